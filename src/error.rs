@@ -101,8 +101,11 @@ pub enum Error {
         pid: u32,
     },
     /// The process that started this one has exited, so that nothing can end with it.
-    #[error("the process that started onehold has exited; the command was not started")]
+    #[error("the process that started onehold has exited")]
     ParentExited,
+    /// The process that started this one is not visible from here, so that its end cannot be noticed.
+    #[error("cannot watch the process that started onehold: it is outside of this container")]
+    ParentOutside,
     /// Every process that could hold the lock has exited, or ends with the command that asks for it.
     #[error("no process to hold the lock for: the caller has exited, or ends with this command")]
     NoHolder,

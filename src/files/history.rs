@@ -21,6 +21,12 @@ pub enum HoldResult {
     Exited,
     /// A signal ended its command.
     Signal,
+    /// Its command was ended at its time limit, whatever it made of that.
+    TimeLimit,
+    /// Its command was ended because the process of `run --die-with` had exited.
+    CallerExited,
+    /// Its command was not started: it was not found, for example, or a signal came first.
+    NotStarted,
     /// It was given back.
     Released,
     /// Another process broke it, or took the lock by force.
@@ -149,15 +155,13 @@ impl PastHold {
         (self.ended_at - self.acquired_at).max(TimeDelta::zero())
     }
 
-    /// Whether something went wrong: its command failed, or the hold did not end as its holder wanted.
+    /// Whether it ended as its holder wanted. `None`: its command exited with a code that is not known.
     #[must_use]
-    pub fn has_failed(&self) -> bool {
+    pub fn succeeded(&self) -> Option<bool> {
         match self.result {
-            HoldResult::Exited => self.exit_code.is_some_and(|code| code != 0),
-            HoldResult::Released | HoldResult::Expired => false,
-            HoldResult::Signal | HoldResult::Broken | HoldResult::Lost | HoldResult::TakenOver => {
-                true
-            }
+            HoldResult::Exited => self.exit_code.map(|code| code == 0),
+            // A lock that was kept after its command has the line of the command, and no other when it expires.
+            result => Some(result == HoldResult::Released),
         }
     }
 }

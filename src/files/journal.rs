@@ -39,7 +39,7 @@ pub(crate) const ROTATE_AT: u64 = 1024 * 1024;
 pub(crate) struct Journal {
     /// The store that it is in.
     pub(crate) store: PathBuf,
-    /// Its largest size.
+    /// Its largest size; 0: nothing is noted.
     pub(crate) rotate_at: u64,
 }
 
@@ -192,6 +192,9 @@ pub(crate) fn event(action: Action, from: &Status, hold: Option<u64>) -> Event {
 impl Journal {
     /// Appends a line, outside the guard.
     pub(crate) fn write(&self, line: &impl Serialize) -> Result<()> {
+        if self.rotate_at == 0 {
+            return Ok(());
+        }
         let path = self.path_of(JOURNAL);
         let line = serde_json::to_vec(line).map_err(io::Error::from);
         let mut line = line.context(Operation::WriteJournal, &path)?;
@@ -239,7 +242,7 @@ impl Journal {
                 let text = self.text_of(directory, file);
                 let text = text.context(Operation::Read, &self.path_of(file))?;
                 let text = text.unwrap_or_default();
-                lines.extend(text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec));
+                lines.extend(split(&text).map(<[u8]>::to_vec));
             }
         }
         if files.len() > 1 {
@@ -275,6 +278,25 @@ fn is_journal(file: &str) -> bool {
     let rest = file.strip_prefix(flat::PREFIX).unwrap_or(file);
     let rest = rest.strip_prefix(EVENTS);
     rest.is_some_and(|rest| rest == JOURNAL_SUFFIX || user(rest).is_some())
+}
+
+/// What a line begins with, and no object in it.
+const BEGINS: [&[u8]; 2] = [b"{\"at\":", b"{\"event\":"];
+
+/// The lines of a journal. One that was torn, of a process that was killed or had no space left, has no end, so the
+/// next one follows it on the same line. In the text of a line, quotation marks are escaped.
+fn split(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let begins = |at: &usize| {
+            let rest = rest.get(*at..).unwrap_or_default();
+            rest.starts_with(b"\n") || BEGINS.iter().any(|begin| rest.starts_with(begin))
+        };
+        let (line, next) =
+            rest.split_at_checked((1..rest.len()).find(begins).unwrap_or(rest.len()))?;
+        rest = next;
+        (!line.is_empty()).then(|| line.trim_ascii())
+    })
 }
 
 /// What a full journal is moved to.
@@ -352,14 +374,16 @@ pub(crate) fn size(store: &Path) -> io::Result<Option<u64>> {
         let sizes = sizes.into_iter().flatten().map(|facts| facts.size);
         return Ok((!files.is_empty()).then(|| sizes.sum()));
     }
-    let opened = root
-        .directory
-        .open_below(OsStr::new(META_DIR))
-        .and_then(|own| own.open_for_update(OsStr::new(JOURNAL)));
-    match existing(opened.and_then(|journal| journal.metadata()))? {
-        Some(facts) if facts.is_file() => Ok(Some(facts.len())),
-        Some(_) => Err(io::Error::other("not a regular file")),
-        None => Ok(None),
+    let Some(own) = existing(root.directory.open_below(OsStr::new(META_DIR)))? else {
+        return Ok(None);
+    };
+    match own.find(OsStr::new(JOURNAL))? {
+        // Opened for writing and closed, it would count as written to who watches it.
+        Found::File(_, facts) => own
+            .ensure_writable(OsStr::new(JOURNAL))
+            .map(|()| Some(facts.size)),
+        Found::Other(_) => Err(io::Error::other("not a regular file")),
+        Found::Missing => Ok(None),
     }
 }
 

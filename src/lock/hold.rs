@@ -210,7 +210,9 @@ impl Hold {
 
     fn end(&mut self) -> Result<ReleaseOutcome> {
         let released = self.give_back(None, &mut |_| false);
-        let _ = self.note_end(&released, false, None);
+        if self.history.is_some() {
+            let _ = self.write_end(self.result_without_command(&released), None);
+        }
         released
     }
 
@@ -266,36 +268,36 @@ impl Hold {
         self.held.keep(live, Duration::from_millis(left), goes_on)
     }
 
+    /// How a hold has ended whose command did not.
+    #[cold]
+    #[inline(never)]
+    fn result_without_command(&self, released: &Result<ReleaseOutcome>) -> HoldResult {
+        let record = self.held.record();
+        let is_for_command = record.exec || (record.supervised && !record.is_without_command());
+        match released {
+            Ok(ReleaseOutcome::Lost) => HoldResult::Lost,
+            // The end of a command that has been started is noted by its supervisor.
+            _ if is_for_command => HoldResult::NotStarted,
+            _ => HoldResult::Released,
+        }
+    }
+
     /// Notes in the history how the hold has ended, if that is wanted. Returns an error that prevented it.
     #[doc(hidden)]
     #[must_use]
-    pub fn note_end(
-        &self,
-        released: &Result<ReleaseOutcome>,
-        is_broken: bool,
-        end: Option<CommandEnd>,
-    ) -> Option<Error> {
+    pub fn note_end(&self, result: HoldResult, end: Option<CommandEnd>) -> Option<Error> {
         self.history.as_ref()?;
-        let is_lost = matches!(released, Ok(ReleaseOutcome::Lost));
-        self.write_end(is_lost, is_broken, end)
+        self.write_end(result, end)
     }
 
     #[cold]
     #[inline(never)]
-    fn write_end(&self, is_lost: bool, is_broken: bool, end: Option<CommandEnd>) -> Option<Error> {
+    fn write_end(&self, result: HoldResult, end: Option<CommandEnd>) -> Option<Error> {
         let (journal, ended_at) = self.history.as_ref()?;
-        let signal = end.and_then(|end| end.signal);
-        let result = match end {
-            _ if is_broken => HoldResult::Broken,
-            _ if is_lost => HoldResult::Lost,
-            None => HoldResult::Released,
-            Some(_) if signal.is_some() => HoldResult::Signal,
-            Some(_) => HoldResult::Exited,
-        };
         let hold = PastHold {
             uid: process::own_uid(),
             exit_code: end.and_then(|end| end.exit_code),
-            signal,
+            signal: end.and_then(|end| end.signal),
             ..PastHold::of(
                 self.held.record(),
                 &self.store.path(),

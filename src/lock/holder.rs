@@ -187,7 +187,7 @@ pub fn until_ended(process: ProcessId) {
 ///
 /// # Errors
 /// [`Error::ParentExited`], also if that cannot be told from a parent that is the first process of the
-/// system; [`Error::NoSuchProcess`], of 0: it is outside of this PID namespace.
+/// system; [`Error::ParentOutside`]: of this PID namespace.
 #[cfg(unix)]
 pub fn parent() -> Result<ProcessId> {
     let parent = std::os::unix::process::parent_id();
@@ -195,9 +195,12 @@ pub fn parent() -> Result<ProcessId> {
     if Pid::new(parent).is_some_and(is_first_of_system) {
         return Err(Error::ParentExited);
     }
+    if parent == 0 {
+        return Err(Error::ParentOutside);
+    }
     let found = process_of(parent);
     // Otherwise it has exited meanwhile, and its PID may be another process's.
-    if parent == 0 || std::os::unix::process::parent_id() == parent {
+    if std::os::unix::process::parent_id() == parent {
         found
     } else {
         Err(Error::ParentExited)

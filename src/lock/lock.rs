@@ -15,6 +15,7 @@ use crate::decision::{Asker, Judged, Key, Observer, Request, Revision, Until, Wa
 use crate::error::{Error, Result};
 use crate::files::history::{HoldResult, PastHold};
 use crate::files::journal::{self, Action, Journal};
+use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::record::{Format, Mode, Record};
@@ -176,14 +177,23 @@ impl Lock {
         self.store.facts(&key)
     }
 
-    /// Gives back the hold of a keeper that was killed, by the request that it has left. Whether it was still
-    /// there.
+    /// Gives back the hold of a keeper that was killed, by the request that it has left, in its wrapper. Whether it
+    /// was still there. `history`: notes that it was lost.
     ///
     /// # Errors
     /// The store cannot be reached, or refuses.
     #[doc(hidden)]
-    pub fn give_back(&self, request: &[u8]) -> Result<bool> {
-        self.store.give_back(request)
+    #[cold]
+    pub fn give_back(&self, request: &[u8], history: bool) -> Result<bool> {
+        let own = Some(ProcessId::of(Pid::of_self()));
+        let is_own = |hold: &&Status| hold.record.as_ref().and_then(Record::writer) == own;
+        let status = history.then(|| self.inspect(None).ok()).flatten();
+        let was = status.and_then(|status| status.all_holds().find(is_own).cloned());
+        let was_there = self.store.give_back(request)?;
+        if let Some(was) = was {
+            let _ = self.note_end(&was, HoldResult::Lost);
+        }
+        Ok(was_there)
     }
 
     /// Its file.

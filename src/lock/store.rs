@@ -171,7 +171,7 @@ impl Store {
     }
 
     /// The size in bytes from which its journal is moved to `events.jsonl.1`, and a new one begun: 1 MiB by
-    /// default.
+    /// default. 0: nothing is noted.
     #[must_use]
     pub fn journal_size(mut self, bytes: u64) -> Self {
         self.journal.rotate_at = bytes;

@@ -374,3 +374,29 @@ fn first_process_of_a_container_is_not_that_of_another_one() {
         "{said}"
     );
 }
+
+#[test]
+#[ignore = "needs root: pid namespaces"]
+fn parent_outside_of_the_container_is_said_in_words_and_no_default() {
+    let place = Place::new();
+    fs::write(
+        place.path("own.toml"),
+        "[defaults]\ndie-with = \"parent\"\n",
+    )
+    .unwrap();
+    let run = "onehold run x -- sh -c 'echo ran $PPID'";
+    // The first process of the namespace, what it starts, and what that starts.
+    let script = format!(
+        "export ONEHOLD_CONFIG=own.toml
+        unshare --pid --fork --mount-proc {run}
+        unshare --pid --fork --mount-proc sh -c \"{}; :\"
+        unshare --pid --fork --mount-proc onehold run --die-with parent x -- echo never || echo $?",
+        run.replace('$', "\\$")
+    );
+    let said = place.says("env", &script);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[..3], ["ran 1", "ran 2", "125"], "{said}");
+    let expected = "cannot watch the process that started onehold: it is outside of this container";
+    assert!(said.contains(expected), "{said}");
+    assert!(!said.contains("never"), "{said}");
+}

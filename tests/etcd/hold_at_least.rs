@@ -266,11 +266,38 @@ fn history_of_a_store_on_etcd_is_that_of_the_machine() {
     wait_until("it runs", || on.lock("x")["reason"] == "alive");
     assert_eq!(on.output(&["break", "x", "--yes"]).0, 0);
     assert_eq!(broken.finish(), 8);
+    let handles_term = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    let start = |words: &[&str]| {
+        let mut run = on.onehold(&[words, &["x", "--", "sh", "-c", handles_term]].concat());
+        run.env("ONEHOLD_HISTORY", "1").stderr(Stdio::null());
+        Running::spawn(run)
+    };
+    assert_eq!(start(&["run", "--time-limit", "0.3"]).finish(), 124);
+    let mut caller = Running::sleeper();
+    let mut run = start(&["run", "--die-with", &caller.pid().to_string()]);
+    wait_until("it runs", || on.lock("x")["reason"] == "alive");
+    caller.kill();
+    assert_eq!(run.finish(), 143);
+    let mut missing = on.onehold(&["run", "x", "--", "/no/such"]);
+    let missing = missing.env("ONEHOLD_HISTORY", "1").output().unwrap();
+    assert_eq!(exit_code(missing.status), 127);
+    let mut run = start(&["run"]);
+    wait_until("it runs", || on.lock("x")["reason"] == "alive");
+    send(children_of(run.pid())[0], Signal::KILL);
+    assert_eq!(run.finish(), 8);
     let (_, out, _) = on.output(&["history", "--json", "x"]);
     let object = json_object(out.as_bytes());
     let holds = object["holds"].as_array().unwrap();
     let results: Vec<_> = holds.iter().map(|hold| &hold["result"]).collect();
-    assert_eq!(results, ["exited", "broken"], "{object}");
+    let expected = [
+        "exited",
+        "broken",
+        "time-limit",
+        "caller-exited",
+        "not-started",
+        "lost",
+    ];
+    assert_eq!(results, expected, "{object}");
     let (_, _, told) = on.output(&["history"]);
     assert!(told.contains("those of this machine"), "{told}");
 }

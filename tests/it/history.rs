@@ -1,7 +1,7 @@
 //! `history`: holds that have ended.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use serde_json::Value;
 
@@ -44,15 +44,34 @@ fn results(holds: &[Value]) -> Vec<&str> {
     holds.iter().map(result).collect()
 }
 
+/// A command that ends as it wants when it gets TERM.
+const TERM_IS_HANDLED: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+
+/// Runs whose commands are ended by their wrappers, or not started.
+fn end_in_other_ways(env: &TestEnv) {
+    for (name, command) in [("limit", "exec sleep 60"), ("handled", TERM_IS_HANDLED)] {
+        let words = ["run", name, "--time-limit", "0.2", "--", "sh", "-c"];
+        assert_eq!(code(env, &[&words[..], &[command]].concat()), 124);
+    }
+    let mut caller = Running::sleeper();
+    let with = caller.pid().to_string();
+    let words = ["run", "caller", "--die-with", &with, "--", "sh", "-c"];
+    let mut run = start(env, &[&words[..], &[TERM_IS_HANDLED]].concat());
+    wait_until("it runs", || env.lock("caller")["pid_alive"] == true);
+    caller.kill();
+    assert_eq!(run.finish(), 143);
+    assert_eq!(code(env, &["run", "missing", "--", "/no/such"]), 127);
+    assert_eq!(code(env, &["run", "refused", "--", "/"]), 126);
+    let words = ["run", "--exec", "no-exec", "--", "/no/such"];
+    assert_eq!(code(env, &words), 127);
+}
+
 #[test]
 fn each_hold_leaves_one_line_that_says_how_it_ended() {
     let env = with_history();
     code(&env, &["run", "exit", "--", "sh", "-c", "exit 3"]);
     code(&env, &["run", "signal", "--", "sh", "-c", "kill -9 $$"]);
-    code(
-        &env,
-        &["run", "limit", "--time-limit", "0.2", "--", "sleep", "60"],
-    );
+    end_in_other_ways(&env);
     code(
         &env,
         &["run", "kept", "--hold-at-least", "1h", "--", "true"],
@@ -98,7 +117,10 @@ fn each_hold_leaves_one_line_that_says_how_it_ended() {
     for (name, result, exit_code, signal) in [
         ("exit", "exited", Some(3), None),
         ("signal", "signal", None, Some(9)),
-        ("limit", "signal", None, Some(15)),
+        ("limit", "time-limit", None, Some(15)),
+        ("missing", "not-started", None, None),
+        ("refused", "not-started", None, None),
+        ("no-exec", "not-started", None, None),
         ("kept", "exited", Some(0), None),
         ("released", "released", None, None),
         ("expired", "expired", None, None),
@@ -126,6 +148,9 @@ fn each_hold_leaves_one_line_that_says_how_it_ended() {
         serde_json::json!(["one", "section/two"])
     );
     assert_eq!(history(&env, &["section/two"]).len(), 1);
+    // Whether their commands handled TERM already is not known.
+    assert_eq!(of("handled")[0]["result"], "time-limit");
+    assert_eq!(of("caller")[0]["result"], "caller-exited");
     let failed = history(&env, &["--failed"]);
     let mut failed: Vec<&str> = failed
         .iter()
@@ -135,8 +160,26 @@ fn each_hold_leaves_one_line_that_says_how_it_ended() {
     assert_eq!(
         failed,
         [
-            "broken", "dead", "exit", "forced", "limit", "lost", "signal"
+            "broken", "caller", "dead", "exit", "expired", "forced", "handled", "limit", "lost",
+            "missing", "no-exec", "refused", "signal"
         ]
+    );
+}
+
+#[test]
+fn table_has_the_words_for_ends() {
+    let env = with_history();
+    end_in_other_ways(&env);
+    let table = env.done(["history", "handled", "caller", "missing"]);
+    let lines: Vec<&str> = table.lines().skip(1).collect();
+    let ends = [" time-limit", " caller-exited", " not-started"];
+    assert_eq!(lines.len(), ends.len());
+    assert!(
+        lines
+            .iter()
+            .zip(ends)
+            .all(|(line, end)| line.ends_with(end)),
+        "{table}"
     );
 }
 
@@ -266,6 +309,70 @@ fn lines_that_are_no_holds_are_left_out() {
     assert_eq!(history(&env, &[]).len(), 2);
     let shown = env.done(["history"]);
     assert!(!shown.contains('\u{1b}'), "{shown:?}");
+}
+
+#[test]
+fn line_that_was_torn_takes_no_other_with_it() {
+    for mode in [0o700, 0o1777] {
+        let env = with_history();
+        fs::create_dir(env.store()).unwrap();
+        fs::set_permissions(env.store(), fs::Permissions::from_mode(mode)).unwrap();
+        code(&env, &["run", "before", "--", "true"]);
+        let names = [env.store(), env.store().join(".onehold")];
+        let files = names
+            .iter()
+            .filter_map(|name| fs::read_dir(name).ok())
+            .flatten();
+        let is_journal =
+            |path: &std::path::PathBuf| path.extension().is_some_and(|end| end == "jsonl");
+        let journal = files
+            .map(|file| file.unwrap().path())
+            .find(is_journal)
+            .unwrap();
+        for torn in ["{\"event\":\"end\",\"na", "{\"at\":\"2026-11-28T", "{"] {
+            let whole = fs::read_to_string(&journal).unwrap();
+            fs::write(&journal, whole + torn).unwrap();
+            code(&env, &["run", "after", "--", "true"]);
+            env.done([
+                "acquire",
+                "dead",
+                "--pid",
+                &Running::sleeper().pid().to_string(),
+            ]);
+            env.done(["cleanup"]);
+        }
+        let holds = history(&env, &["before", "after"]);
+        assert_eq!(results(&holds), ["exited"; 4], "{mode:o}");
+        let told = env.done(["check", "-v", "dead"]);
+        assert_eq!(told.matches(" cleaned up").count(), 3, "{told}");
+    }
+}
+
+/// As a systemd unit with `PathChanged=` sees it.
+#[test]
+fn doctor_leaves_no_trace_in_the_history() {
+    use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+    let env = with_history();
+    code(&env, &["run", "x", "--", "true"]);
+    let journal = env.store().join(".onehold/events.jsonl");
+    let before = (
+        fs::read(&journal).unwrap(),
+        env.done(["list", "--prometheus"]),
+    );
+    let watch = inotify::init(CreateFlags::NONBLOCK).unwrap();
+    let flags = WatchFlags::CLOSE_WRITE
+        | WatchFlags::ATTRIB
+        | WatchFlags::DELETE_SELF
+        | WatchFlags::MOVE_SELF;
+    inotify::add_watch(&watch, &journal, flags).unwrap();
+    assert_eq!(code(&env, &["doctor"]), 0);
+    let after = (
+        fs::read(&journal).unwrap(),
+        env.done(["list", "--prometheus"]),
+    );
+    assert_eq!(after, before);
+    let woken = rustix::io::read(&watch, &mut [0; 4096]);
+    assert_eq!(woken, Err(rustix::io::Errno::AGAIN));
 }
 
 #[test]

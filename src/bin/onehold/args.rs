@@ -192,7 +192,9 @@ pub(crate) enum Verb {
     ///
     /// With --prometheus, onehold_lock_held counts the holds of each lock by state and host. Beside it are the
     /// age of the oldest one, the time until the first lease ends, the waiters, and the longest wait.
-    /// onehold_store_up is 0 if the store cannot be read; the exit status is then 1, as without it.
+    /// onehold_store_up is 0 if the store cannot be read; the exit status is then 1, as without it. With a history,
+    /// onehold_holds_total counts the holds that have ended by their result, of which `success` is exit status 0 and
+    /// `failure` any other: see onehold-history(1).
     List(List),
     /// Remove all zombies from the store, or those with the given names
     ///
@@ -225,6 +227,11 @@ pub(crate) enum Verb {
     /// journal-size of onehold-config(5). For a store on etcd they are those of this machine. A line may be
     /// missing if onehold is killed as the hold ends. If a holder has died, its line is written by the next
     /// one, and gives the time at which that was noticed.
+    ///
+    /// RESULT is how the hold ended. Of a command of `run`: exit N, signal N, time-limit, caller-exited (that of
+    /// --die-with) or not-started. Of any hold: broken, lost (its file was removed, or its lease was not kept) or
+    /// taken-over (its holder died). Of `acquire` and `hold` also released, and expired (a lease that was not renewed
+    /// in time). A lock that is kept by --hold-at-least has the line of its command.
     History(History),
     /// Show the effective settings and their sources
     ///
@@ -264,12 +271,12 @@ pub(crate) struct Run {
     #[arg(long, value_name = "D", value_parser = duration, conflicts_with = "exec")]
     pub(crate) hold_at_least: Option<Duration>,
     /// End CMD and all that it has started, or the wait, once the process PID has exited; `parent`: the
-    /// process that started onehold
+    /// process that started onehold; `none`: with no process [default: none]
     ///
     /// As after TERM, with exit status 143. If the parent has exited before onehold looks, CMD is not started.
     /// If onehold is killed, too, the next one that wants the lock ends the work. Has no effect with
-    /// --reentrant under `run` of this lock.
-    #[arg(long, value_name = "PID|parent", value_parser = die_with, conflicts_with = "exec")]
+    /// --reentrant under `run` of this lock. A configured `parent` does not apply to what process 1 has started.
+    #[arg(long, value_name = "PID|parent|none", value_parser = die_with, conflicts_with = "exec")]
     pub(crate) die_with: Option<DieWith>,
     /// Do not pass the kernel lock to CMD; if onehold is killed, CMD is tracked by PID only
     #[arg(long)]
@@ -296,8 +303,10 @@ pub(crate) struct HoldUntilEnd {
     #[command(flatten)]
     pub(crate) hold: HoldArgs,
     /// Also release the lock, or stop waiting, when process PID exits; `parent`: the process that started
-    /// onehold
-    #[arg(long, value_name = "PID|parent", value_parser = die_with)]
+    /// onehold; `none`: with no process [default: none]
+    ///
+    /// A wait then ends with exit status 143. A configured `parent` does not apply to what process 1 has started.
+    #[arg(long, value_name = "PID|parent|none", value_parser = die_with)]
     pub(crate) die_with: Option<DieWith>,
     /// If already running under `run` of this lock, hold nothing, and print the number of that hold
     #[arg(long)]
@@ -390,6 +399,8 @@ pub(crate) enum OnZombie {
 /// The process that a `run` ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DieWith {
+    /// In place of a default.
+    None,
     Parent,
     Pid(u32),
 }
@@ -588,7 +599,9 @@ pub(crate) struct History {
     /// Only holds that have ended within the last D: `30m`, `12h`, `7d`
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) since: Option<Duration>,
-    /// Only holds whose command failed, and holds that were broken, lost, or taken over from a dead holder
+    /// Only holds that went wrong: all but those that ended with exit status 0 or a release
+    ///
+    /// Those of `run --exec` are left out: the exit status of their command is not known.
     #[arg(long)]
     pub(crate) failed: bool,
     /// One row for each lock: runs, failures, times, and the longest holds
@@ -651,12 +664,14 @@ fn exit_code(text: &str) -> Result<u8, String> {
 }
 
 pub(crate) fn die_with(text: &str) -> Result<DieWith, String> {
-    if text == "parent" {
-        return Ok(DieWith::Parent);
+    match text {
+        "none" => return Ok(DieWith::None),
+        "parent" => return Ok(DieWith::Parent),
+        _ => {}
     }
     pid(text)
         .map(DieWith::Pid)
-        .map_err(|error| format!("{error}, nor `parent`"))
+        .map_err(|error| format!("{error}, nor `parent` or `none`"))
 }
 
 pub(crate) fn pid(text: &str) -> Result<u32, String> {

@@ -122,10 +122,10 @@ fn handle_signals() {
     });
 }
 
-/// Cancels as Ctrl-C does, and ends with its exit code. `why`: what has happened. Returns `false` after
+/// Cancels as this signal does, and ends with its exit code. `why`: what has happened. Returns `false` after
 /// `commit`.
-pub(crate) fn give_up(why: &str) -> bool {
-    cancel(SIGINT, Some(why))
+pub(crate) fn give_up(signal: i32, why: &str) -> bool {
+    cancel(signal, Some(why))
 }
 
 fn cancel(signal: i32, why: Option<&str>) -> bool {

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::args::{Check, Cleanup, DieWith, GlobalArgs, HoldArgs, List, OnZombie, Verb, WaitLimit};
+use crate::die_with;
 use crate::words;
 
 pub(crate) mod sources;
@@ -184,6 +185,7 @@ impl Settings {
     /// Sets the options that were not given on the command line.
     pub(crate) fn complete(&self, verb: &mut Verb) {
         let die_with = self.die_with.map(|with| with.0);
+        let die_with = die_with.filter(|with| die_with::applies(*with));
         match verb {
             Verb::Run(typed) => {
                 self.complete_hold(&mut typed.hold, typed.names.first());

@@ -1,4 +1,4 @@
-//! `run --die-with`: the process that a run ends with. A thread waits for its end, and sends TERM to this process.
+//! `--die-with`: the process that a `run` or a `hold` ends with. A thread waits for its end, and sends TERM to this process.
 
 use std::sync::OnceLock;
 
@@ -13,38 +13,59 @@ use crate::refusal::Refusal;
 /// The sentence about the process, once it has exited.
 static HAS_EXITED: OnceLock<String> = OnceLock::new();
 
-/// Why this process got TERM, if that was it.
+/// Why this process got TERM, or gives up its wait, if that is it.
 pub(crate) fn has_exited() -> Option<&'static str> {
     HAS_EXITED.get().map(String::as_str)
 }
 
-/// A run whose process has exited before its command was started.
-pub(crate) fn not_started(why: &str) -> Outcome {
-    let text = format!("{why}; the command was not started");
-    Outcome::refused(Refusal::CALLER_EXITED, text)
+/// The outcome if the process has exited before the lock was in use.
+pub(crate) fn not_started(verb: &str, why: &str) -> Outcome {
+    let result = match verb {
+        "run" => "; the command was not started",
+        _ => "",
+    };
+    Outcome::refused(Refusal::CALLER_EXITED, format!("{why}{result}"))
 }
 
 #[cfg(unix)]
-#[cold]
-#[inline(never)]
-pub(crate) fn find(wanted: DieWith) -> anyhow::Result<ProcessId> {
-    Ok(match wanted {
-        DieWith::Pid(pid) => onehold::command_line::process(pid)?,
-        DieWith::Parent => onehold::command_line::parent()?,
-    })
+pub(crate) fn find(wanted: Option<DieWith>) -> anyhow::Result<Option<ProcessId>> {
+    #[cold]
+    #[inline(never)]
+    fn found(wanted: DieWith) -> onehold::Result<Option<ProcessId>> {
+        match wanted {
+            DieWith::None => Ok(None),
+            DieWith::Pid(pid) => onehold::command_line::process(pid).map(Some),
+            DieWith::Parent => onehold::command_line::parent().map(Some),
+        }
+    }
+    Ok(wanted.map_or(Ok(None), found)?)
 }
 
 #[cfg(not(unix))]
-pub(crate) fn find(_wanted: DieWith) -> anyhow::Result<ProcessId> {
-    anyhow::bail!(crate::args::UsageError(
-        "--die-with is not supported on this system".to_owned()
-    ))
+pub(crate) fn find(wanted: Option<DieWith>) -> anyhow::Result<Option<ProcessId>> {
+    match wanted {
+        None | Some(DieWith::None) => Ok(None),
+        Some(_) => anyhow::bail!(crate::args::UsageError(
+            "--die-with is not supported on this system".to_owned()
+        )),
+    }
+}
+
+/// Whether a default applies to this process. What process 1 starts is a service, or has lost its parent; and a
+/// parent outside of this container cannot be watched.
+#[cfg(unix)]
+pub(crate) fn applies(default: DieWith) -> bool {
+    default != DieWith::Parent || std::os::unix::process::parent_id() > 1
+}
+
+#[cfg(not(unix))]
+pub(crate) fn applies(_default: DieWith) -> bool {
+    true
 }
 
 /// Sends TERM to this process once that process has exited.
 pub(crate) fn terminate_with(process: ProcessId) -> anyhow::Result<()> {
-    watch(process, |why| {
-        let _ = HAS_EXITED.set(why);
+    watch(process, |_| {
         // Elsewhere none is found.
         #[cfg(unix)]
         signal::terminate_self();
@@ -56,13 +77,13 @@ pub(crate) fn terminate_with(process: ProcessId) -> anyhow::Result<()> {
 #[inline(never)]
 pub(crate) fn watch(
     process: ProcessId,
-    then: impl FnOnce(String) + Send + 'static,
+    then: impl FnOnce(&'static str) + Send + 'static,
 ) -> anyhow::Result<()> {
     let command = command_line_of(process.pid);
     let name = describe::process(process.pid.get(), &command);
     in_thread("die-with", move || {
         until_ended(process);
-        then(format!("its caller, {name}, has exited"));
+        then(HAS_EXITED.get_or_init(|| format!("its caller, {name}, has exited")));
     })
 }
 

@@ -60,7 +60,7 @@ fn refusal_for(error: &Error) -> Refusal {
         Error::NotRenewable { .. } => Refusal::NOT_RENEWABLE,
         Error::StoreBusy { .. } => Refusal::STORE_BUSY,
         Error::Canceled => Refusal::INTERRUPTED,
-        Error::NoSuchProcess { .. } => Refusal::NO_SUCH_PROCESS,
+        Error::NoSuchProcess { .. } | Error::ParentOutside => Refusal::NO_SUCH_PROCESS,
         Error::NoHolder => Refusal::NO_HOLDER,
         Error::ParentExited => Refusal::CALLER_EXITED,
         Error::NoAtomicExchange { .. } => Refusal::NO_ATOMIC_EXCHANGE,
@@ -122,7 +122,10 @@ pub(crate) fn hint_about_file(session: &Session, path: &Path) -> Option<String> 
 /// What to do about an error.
 fn hint(session: &Session, error: &Error) -> Option<String> {
     let text = match error {
-        Error::LostWhileAcquiring { .. } if session.verb == "run" => "the command was not started",
+        Error::LostWhileAcquiring { .. } | Error::ParentExited if session.verb == "run" => {
+            "the command was not started"
+        }
+        Error::ParentOutside => "name a process of this container: --die-with PID",
         Error::NotALock { path, .. } => return hint_about_file(session, path),
         Error::NotRenewable { .. } => {
             "file left unchanged; to get a new record, release the lock and acquire it again"

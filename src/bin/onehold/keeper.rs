@@ -112,7 +112,7 @@ fn watch(session: &Session, lock: &Lock, keeper: &Keeper) -> anyhow::Result<Prin
     output::say(session, &text);
     // With a process that could not be killed the lock is left to its lease.
     let request = keeper.request().filter(|_| is_over);
-    let given_back = request.map(|request| lock.give_back(&request));
+    let given_back = request.map(|request| lock.give_back(&request, session.history));
     let mut outcome = Outcome::refused(Refusal::LOST, text);
     if !session.global.json {
         outcome.failure = None;

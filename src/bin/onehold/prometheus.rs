@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 use chrono::{DateTime, Utc};
-use onehold::{Listing, Status};
+use onehold::journal::{HoldResult, PastHold};
+use onehold::{Listing, State, Status};
 
 use crate::describe;
 use crate::session::Session;
@@ -55,7 +56,7 @@ fn seconds(to: DateTime<Utc>, from: DateTime<Utc>) -> f64 {
 
 /// The metrics of a store. `listing`: `None` if it cannot be reached or read.
 pub(crate) fn metrics(session: &Session, listing: Option<&Listing>) -> String {
-    let store = format!("store=\"{}\"", label(&session.store_text()));
+    let store = format!("store=\"{}\"", label(&session.store_name()));
     let mut text = Text(String::new());
     text.add(
         "onehold_store_up",
@@ -79,12 +80,13 @@ pub(crate) fn metrics(session: &Session, listing: Option<&Listing>) -> String {
         let host = record.and_then(|record| record.hostname.as_deref());
         let (state, host) = (describe::state(hold), label(host.unwrap_or_default()));
         let labels = format!("{name},state=\"{state}\",host=\"{host}\"");
-        *held.entry(labels).or_default() += 1;
+        let is_free = matches!(hold.verdict.state, State::Free | State::NotALock);
+        *held.entry(labels).or_default() += usize::from(!is_free);
         locks.entry(name).or_default().push(hold);
     }
     text.add(
         "onehold_lock_held",
-        "Holds by their state and host, several if they share the lock; the next acquire takes over a zombie.",
+        "Holds by their state and host, several if they share the lock; 0: free, or not a lock. The next acquire takes over a zombie.",
         held,
     );
     let now = Utc::now();
@@ -106,7 +108,7 @@ fn past_holds(session: &Session, store: &str, text: &mut Text) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let mut sums: BTreeMap<String, [f64; 2]> = BTreeMap::new();
     for hold in &holds {
-        let result = describe::result(hold.result);
+        let result = result(hold);
         for name in hold.all_names() {
             let name = format!("name=\"{}\",{store}", label(name));
             let labels = format!("{name},result=\"{result}\"");
@@ -118,7 +120,7 @@ fn past_holds(session: &Session, store: &str, text: &mut Text) {
     }
     text.add(
         "onehold_holds_total",
-        "Holds that have ended, by how; it begins anew when the journal is rotated.",
+        "Holds that have ended, by how (success: exit status 0, failure: another one); it begins anew when the journal is rotated.",
         counts,
     );
     text.add(
@@ -131,6 +133,14 @@ fn past_holds(session: &Session, store: &str, text: &mut Text) {
         "How long those holds lasted, in sum.",
         sums.iter().map(|(labels, [_, held])| (labels, held)),
     );
+}
+
+fn result(hold: &PastHold) -> String {
+    match (hold.result, hold.succeeded()) {
+        (HoldResult::Exited, Some(true)) => "success".to_owned(),
+        (HoldResult::Exited, Some(false)) => "failure".to_owned(),
+        (result, _) => describe::result(result),
+    }
 }
 
 struct Text(String);
@@ -153,9 +163,10 @@ impl Text {
     }
 }
 
-/// The value of a label. Names and hosts are untrusted: any process that may write to the store chooses them.
+/// The value of a label. Names and hosts are untrusted: any process that may write to the store chooses them. The
+/// format has escapes of its own for a backslash, a quotation mark and a newline.
 fn label(text: &str) -> String {
-    words::escape(text)
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
+    let lines = text.split('\n').map(words::escape);
+    let lines = lines.map(|line| line.replace('\\', r"\\").replace('"', r#"\""#));
+    lines.collect::<Vec<_>>().join(r"\n")
 }

@@ -49,7 +49,7 @@ pub(crate) fn report_cancel(session: &Session, then: Then) {
     let session = session.clone();
     let report = move |signal, why: Option<&str>| {
         let mut outcome = match (die_with::has_exited(), why) {
-            (Some(why), _) => die_with::not_started(why),
+            (Some(why), _) => die_with::not_started(session.verb, why),
             (None, why) => {
                 let because = why.map_or_else(String::new, |why| format!(": {why}"));
                 let result = match session.verb {

@@ -192,12 +192,17 @@ impl Session {
         }
     }
 
-    /// The store, or the lock of a profile with a path, for messages of `list` and `cleanup`.
-    pub(crate) fn store_text(&self) -> String {
+    /// The store, or the lock of a profile with a path.
+    pub(crate) fn store_name(&self) -> Cow<'_, str> {
         match &self.only {
-            Some(name) => words::escape(name.as_str()),
-            None => words::path_text(self.store.path()),
+            Some(name) => name.as_str().into(),
+            None => self.store.path().to_string_lossy(),
         }
+    }
+
+    /// The same for messages of `list` and `cleanup`.
+    pub(crate) fn store_text(&self) -> String {
+        words::escape(&self.store_name())
     }
 
     /// The `--dir` that another invocation needs to reach the same store. `None`: it needs none.

@@ -12,6 +12,7 @@ use onehold::command_line::{
     Ending, Program, Remaining, Started, adopt_orphans, command_line_of, drop_code_pages,
     let_work_go, pass_on_wide_code, tells_to_break, work_is_contained,
 };
+use onehold::journal::HoldResult;
 use onehold::record::{CommandEnd, KILL_AFTER};
 use onehold::{Hold, LockName, ReleaseOutcome, Status};
 use serde_json::json;
@@ -67,7 +68,7 @@ pub(crate) fn supervise(
     if let Some(signal) = early.or_else(cancel::signal_so_far) {
         if let Some(why) = die_with::has_exited() {
             drop(hold);
-            return Ok(die_with::not_started(why).into());
+            return Ok(die_with::not_started(session.verb, why).into());
         }
         cancel::give_back(hold);
         return Ok(Printed::by_signal(signal));
@@ -466,8 +467,8 @@ impl Supervisor<'_> {
         });
         let status = status.ok();
         if session.history {
-            let end = Some(command_end(status));
-            let noted = hold.note_end(&released, is_broken, end);
+            let end = command_end(status);
+            let noted = hold.note_end(result_of(cause, was_lost, end), Some(end));
             warnings.extend(noted.as_ref().map(words::error_chain));
         }
         let command_exit = exit_of(status);
@@ -599,6 +600,20 @@ pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
 fn command_end(status: Option<ExitStatus>) -> CommandEnd {
     let code = status.and_then(|status| status.code());
     CommandEnd::now(code, status.and_then(signal::terminating_signal))
+}
+
+/// How the hold has ended, for the history.
+#[cold]
+#[inline(never)]
+fn result_of(cause: Option<Cause>, was_lost: bool, end: CommandEnd) -> HoldResult {
+    match cause {
+        Some(Cause::Broken) => HoldResult::Broken,
+        _ if was_lost => HoldResult::Lost,
+        Some(Cause::TimeLimit) => HoldResult::TimeLimit,
+        Some(Cause::CallerExited) => HoldResult::CallerExited,
+        _ if end.signal.is_some() => HoldResult::Signal,
+        _ => HoldResult::Exited,
+    }
 }
 
 fn status_text(status: Option<ExitStatus>) -> String {

@@ -22,25 +22,65 @@ pub(crate) fn terminal_width() -> Option<usize> {
     Some(usize::from(columns))
 }
 
-/// A table without colors. If it is too wide for the terminal, its widest columns are cut.
+/// A table without colors, in which nothing is cut. If it is too wide for the terminal, cells of the column `wrapped`
+/// go on in the next line, and after a long cell of the column `name`, which comes before it, the rest of its row does.
 pub(crate) fn plain<const N: usize>(
     titles: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
+    name: usize,
+    wrapped: usize,
 ) -> String {
+    folded(titles, rows, name, wrapped, terminal_width())
+}
+
+fn folded<const N: usize>(
+    titles: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    name: usize,
+    wrapped: usize,
+    width: Option<usize>,
+) -> String {
+    /// What the wrapped column keeps.
+    const LEAST: usize = 12;
     let rows: Vec<[String; N]> = rows.collect();
     let mut widths = widths(titles, &rows);
-    let room = terminal_width().map_or(usize::MAX, |width| width.saturating_sub(GAP * (N - 1)));
-    while widths.iter().sum::<usize>() > room.max(N)
-        && let Some(widest) = widths.iter_mut().max()
-    {
-        *widest -= 1;
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(GAP * (N - 1)));
+    let natural = widths;
+    for column in [wrapped, name, wrapped] {
+        let sum: usize = widths.iter().sum();
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        let (Some(width), Some(widest)) = (widths.get_mut(column), natural.get(column)) else {
+            continue;
+        };
+        let left = room.saturating_sub(sum - *width);
+        *width = if column == name {
+            // Longer names leave their room to the other columns.
+            let fitting = cells
+                .map(|cell| width_of(cell))
+                .filter(|cell| *cell <= left);
+            fitting.fold(NAME_TITLE, usize::max)
+        } else {
+            left.max(LEAST).min(*widest)
+        };
     }
+    let width_of_column = |column| widths.get(column).copied().unwrap_or_default();
     let mut text = String::new();
     for row in std::iter::once(titles.map(str::to_owned)).chain(rows) {
-        let mut room = widths.into_iter();
-        let cells = row.map(|cell| cut(&cell, room.next().unwrap_or_default()));
-        let cells = cells.each_ref().map(String::as_str);
-        line(&mut text, widths, cells, None);
+        let cell = |column| row.get(column).map_or("", String::as_str);
+        let is_long = width_of(cell(name)) > width_of_column(name);
+        if is_long {
+            let begin = |column| if column <= name { cell(column) } else { "" };
+            line(&mut text, widths, std::array::from_fn(begin), None);
+        }
+        let parts = wrap(cell(wrapped), width_of_column(wrapped));
+        for number in 0..parts.len().max(1) {
+            let part = |column| match parts.get(number) {
+                Some(part) if column == wrapped => part,
+                _ if number > 0 || (is_long && column <= name) => "",
+                _ => cell(column),
+            };
+            line(&mut text, widths, std::array::from_fn(part), None);
+        }
     }
     text.trim_end().to_owned()
 }
@@ -353,6 +393,38 @@ mod tests {
         assert_eq!(wrap("4242 (backup.sh) of ci-88 on db2", 12), lines);
         assert_eq!(wrap("lease of runner-77", 8), ["lease of", "runner-7", "7"]);
         assert_eq!(wrap("lease of ci-88", 8), ["lease of", "ci-88"]);
+    }
+
+    #[test]
+    fn names_and_times_are_whole_in_a_narrow_table() {
+        let row = |name| ["2026-11-28 14:20:36", name, "root (backup.sh)", "12.0s"];
+        let rows = ["db", "projects/kestrel/build"].map(row);
+        let table = |width| {
+            let rows = rows.iter().map(|row| row.map(str::to_owned));
+            folded(["WHEN", "NAME", "WHO", "HELD"], rows, 1, 2, Some(width))
+        };
+        assert_eq!(
+            table(70),
+            "WHEN                 NAME                    WHO               HELD\n\
+             2026-11-28 14:20:36  db                      root (backup.sh)  12.0s\n\
+             2026-11-28 14:20:36  projects/kestrel/build  root (backup.sh)  12.0s"
+        );
+        assert_eq!(
+            table(60),
+            "WHEN                 NAME  WHO               HELD\n\
+             2026-11-28 14:20:36  db    root (backup.sh)  12.0s\n\
+             2026-11-28 14:20:36  projects/kestrel/build\n\
+             \x20                          root (backup.sh)  12.0s"
+        );
+        assert_eq!(
+            table(10),
+            "WHEN                 NAME  WHO           HELD\n\
+             2026-11-28 14:20:36  db    root          12.0s\n\
+             \x20                          (backup.sh)\n\
+             2026-11-28 14:20:36  projects/kestrel/build\n\
+             \x20                          root          12.0s\n\
+             \x20                          (backup.sh)"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The trial of `doctor`: processes that take one lock, in a name of its own. Each is this program again, called as
-//! `onehold trial KIND DIR NAME …`.
+//! `onehold trial KIND DIR NAME …`. None of them leaves a line in the journal: nothing has happened to a lock of anybody.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::args::GlobalArgs;
 use crate::config::EffectiveConfig;
 use crate::exit::Exit;
 use crate::output;
-use crate::session::Session;
+use crate::session::{HISTORY, Session};
 
 /// The word that starts a process of the trial, in place of a command.
 pub(crate) const VERB: &str = "trial";
@@ -65,7 +65,13 @@ fn lock(directory: &OsString, name: &OsString) -> anyhow::Result<Lock> {
     };
     let config = EffectiveConfig::read(&global)?;
     let session = Session::new(VERB, global, Caller::default(), config)?;
-    Ok(session.lock(LockName::new(name)?)?)
+    without_journal(&session, LockName::new(name)?)
+}
+
+fn without_journal(session: &Session, name: LockName) -> anyhow::Result<Lock> {
+    let mut session = session.clone();
+    session.store = session.store.journal_size(0);
+    Ok(session.lock(name)?)
 }
 
 /// Takes the lock, waiting for at most `patience`.
@@ -175,7 +181,7 @@ impl<'a> Trial<'a> {
         let name = LockName::new(format!("onehold-doctor-{process}-{time}"))?;
         Ok(Self {
             session,
-            lock: session.lock(name)?,
+            lock: without_journal(session, name)?,
             program: std::env::current_exe().context("cannot find this program")?,
             is_trusted,
             deadline: Instant::now() + WHOLE,
@@ -203,6 +209,7 @@ impl<'a> Trial<'a> {
         if let Some(profile) = &self.session.config.profile {
             command.env("ONEHOLD_PROFILE", profile);
         }
+        command.env(HISTORY, "0");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::null());
         let started = command.spawn().context("cannot start this program again");

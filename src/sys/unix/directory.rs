@@ -357,6 +357,11 @@ impl Directory {
         Ok(File::from(file))
     }
 
+    /// Fails if the caller may not write to the file `name`, which is not opened.
+    pub(crate) fn ensure_writable(&self, name: &OsStr) -> io::Result<()> {
+        unless_refused(accessat(&self.fd, name, Access::WRITE_OK, AtFlags::EACCESS))
+    }
+
     /// A file of our own for writing at its end, and its size.
     pub(crate) fn open_to_append(&self, name: &OsStr) -> io::Result<(File, u64)> {
         let flags = OFlags::WRONLY | OFlags::APPEND | CAREFUL;
@@ -522,10 +527,7 @@ impl Directory {
         )]
         let mode = u32::from(found.st_mode) & 0o7777;
         let both = Access::WRITE_OK | Access::EXEC_OK;
-        // EPERM comes from a seccomp filter and proves nothing.
-        let refused = [Errno::ACCESS, Errno::ROFS];
-        let may_write = !accessat(&self.fd, ".", both, AtFlags::EACCESS)
-            .is_err_and(|error| refused.contains(&error));
+        let may_write = unless_refused(accessat(&self.fd, ".", both, AtFlags::EACCESS)).is_ok();
         Some((mode, found.st_uid, may_write))
     }
 
@@ -649,6 +651,14 @@ pub fn is_exposed(file: &Path) -> bool {
         let private = if found.uid() == 0 { 0o740 } else { 0o700 };
         found.mode() & 0o777 & !private != 0
     })
+}
+
+/// Another error comes from a seccomp filter, for example, and proves nothing.
+fn unless_refused(asked: rustix::io::Result<()>) -> io::Result<()> {
+    match asked {
+        Err(error @ (Errno::ACCESS | Errno::ROFS)) => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a rename failed because its flags are not available here, and not because of its names.

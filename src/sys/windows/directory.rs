@@ -278,6 +278,11 @@ impl Directory {
         )
     }
 
+    /// Fails if the caller may not write to the file `name`.
+    pub(crate) fn ensure_writable(&self, name: &OsStr) -> io::Result<()> {
+        self.open_for_update(name).map(drop)
+    }
+
     /// The same for writing at its end.
     pub(crate) fn open_to_append(&self, name: &OsStr) -> io::Result<(File, u64)> {
         let file = open_shared(OpenOptions::new().append(true), &self.path.join(name))?;

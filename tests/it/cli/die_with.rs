@@ -139,6 +139,30 @@ fn run_ends_with_the_process_that_started_it() {
 }
 
 #[test]
+fn default_is_switched_off_by_the_command_line_and_by_a_profile() {
+    let env = TestEnv::new();
+    env.write(
+        "own.toml",
+        "[defaults]\ndie-with = \"parent\"\n[profiles.free]\ndie-with = \"none\"\n",
+    );
+    for (words, ends_with) in [
+        (&["run"][..], true),
+        (&["run", "--die-with", "none"], false),
+        (&["--profile", "free", "run"], false),
+    ] {
+        let mut command = env.onehold(words);
+        command.env("ONEHOLD_CONFIG", env.path("own.toml"));
+        command.args(["x", "--", "sleep", "1000"]);
+        let mut run = Running::start(command);
+        wait_until("it is held", || env.check("x") == 6);
+        let with = env.lock("x")["die_with"].clone();
+        assert_eq!(with.is_number(), ends_with, "{words:?}: {with}");
+        run.signal(Signal::TERM);
+        run.finish();
+    }
+}
+
+#[test]
 fn nothing_is_started_for_a_parent_that_has_exited() {
     let env = TestEnv::new();
     let script = format!(
@@ -152,10 +176,10 @@ fn nothing_is_started_for_a_parent_that_has_exited() {
     let parent = std::fs::read_to_string(env.path("parent")).unwrap();
     // A process that adopts orphans is a parent like any other: that cannot be told apart.
     if parent.trim() == "1" {
-        wait_until("it says so", || env.lines("told") == 1);
+        wait_until("it says so", || env.lines("told") == 2);
         let told = std::fs::read_to_string(env.path("told")).unwrap();
         let expected =
-            "onehold: the process that started onehold has exited; the command was not started\n";
+            "onehold: the process that started onehold has exited\n  the command was not started\n";
         assert_eq!(told, expected);
         assert!(!env.path("ran").exists());
     }

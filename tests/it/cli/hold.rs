@@ -361,10 +361,10 @@ fn hold_ends_with_the_process_that_it_is_to_die_with() {
     let mut waiter = with(&other, &["-w", "1h", "x"]);
     waiter.event("waiting");
     other.kill();
-    assert_eq!(waiter.running.finish(), 130);
+    assert_eq!(waiter.running.finish(), 143);
     let failed = waiter.event("failed");
-    let message = format!("canceled: {}", why(&other));
-    assert_eq!(failed["message"], message);
+    assert_eq!(failed["error"]["code"], "CALLER_EXITED");
+    assert_eq!(failed["message"], why(&other));
     caller.kill();
     let released = hold.event("released");
     assert_eq!(released["reason"], "caller-exited");

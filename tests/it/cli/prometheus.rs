@@ -73,7 +73,7 @@ fn text_of_a_record_cannot_forge_a_line() {
     let forged = r#"a\"} 7\\\nonehold_store_up{store=\"b"#;
     fs::write(&file, record.replace(&host, forged)).unwrap();
     let text = metrics(&env, &[]);
-    let forged = r#",host="a\"} 7\\\\nonehold_store_up{store=\"b"} 1"#;
+    let forged = r#",host="a\"} 7\\\nonehold_store_up{store=\"b"} 1"#;
     assert!(text.contains(forged), "{text}");
     let mut promtool = env.command("promtool");
     promtool.args(["check", "metrics"]).stdin(Stdio::piped());
@@ -117,6 +117,68 @@ fn metrics_are_filtered_as_the_table_and_are_no_json() {
         .assert()
         .code(2)
         .stdout(contains("cannot be used with"));
+}
+
+#[test]
+fn newline_and_backslash_are_escaped_once() {
+    let env = TestEnv::new();
+    let dir = env.path("a\nb\\c\"d\u{1b}");
+    let dir = dir.to_str().unwrap();
+    env.done(["--dir", dir, "acquire", "y", "--ttl", "1h"]);
+    for words in [
+        &["--dir", dir][..],
+        &["--dir", dir, "--json"],
+        &["--dir", dir, "-v"],
+    ] {
+        let output = env.output(words.iter().chain(&["list", "--prometheus"]));
+        let text = String::from_utf8(output.stdout).unwrap();
+        if words.len() > 2 {
+            assert_eq!(output.status.code(), Some(2), "{text}");
+            continue;
+        }
+        let escaped = r#"/a\nb\\c\"d\\e""#;
+        assert_eq!(
+            text.matches(escaped).count(),
+            text.matches("store=").count(),
+            "{text}"
+        );
+        assert!(!text.contains('\u{1b}'));
+    }
+}
+
+#[test]
+fn what_is_not_held_counts_as_0() {
+    let env = TestEnv::new();
+    env.done(["acquire", "held", "--ttl", "1h"]);
+    env.done(["acquire", "expired", "--ttl", "0.001"]);
+    wait_until("it has expired", || env.check("expired") == 5);
+    env.done(["acquire", "parent", "--ttl", "1h"]);
+    fs::create_dir(env.store().join("no-lock.lock")).unwrap();
+    let mut waiter = env.start(["run", "-w", "1h", "held", "parent", "--", "true"]);
+    wait_until("it waits", || env.number_of_waiters("parent") == 1);
+    env.done(["break", "-y", "parent"]);
+    let text = metrics(&env, &[]);
+    let held: Vec<_> = ["held", "expired", "parent", "no-lock"]
+        .map(|name| value(&text, "onehold_lock_held", name))
+        .to_vec();
+    assert_eq!(held, [Some(1.0), Some(1.0), Some(0.0), Some(0.0)], "{text}");
+    env.done(["break", "-y", "held"]);
+    assert_eq!(waiter.finish(), 0);
+}
+
+#[test]
+fn commands_that_succeed_and_fail_are_two_series() {
+    let env = TestEnv::new();
+    for script in ["exit 0", "exit 3", "exit 4"] {
+        let mut run = env.onehold(["run", "x", "--", "sh", "-c", script]);
+        output(run.env("ONEHOLD_HISTORY", "1"));
+    }
+    let mut list = env.onehold(["list", "--prometheus"]);
+    let text = String::from_utf8(output(list.env("ONEHOLD_HISTORY", "1")).stdout).unwrap();
+    for (result, count) in [("success", 1), ("failure", 2)] {
+        let end = format!(",result=\"{result}\"}} {count}\n");
+        assert!(text.contains(&end), "{text}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::str::contains;
@@ -211,6 +212,119 @@ fn reports_run_side_by_side_and_the_rebuild_alone() {
     assert_eq!(count("end report"), 3);
 }
 
+/// A job that leaves a line in the history.
+fn job(env: &TestEnv, words: &str) -> Command {
+    let mut command = env.onehold(words.split(' '));
+    command.env("ONEHOLD_HISTORY", "1");
+    command
+}
+
+/// Lets a job end in this way.
+fn end_job(env: &TestEnv, end: &str) {
+    let run = |words: &str| drop(job(env, words).output().unwrap());
+    let start = |words: &str| {
+        let run = Running::start(job(env, words));
+        wait_until("its command runs", || env.lock("job")["pid_alive"] == true);
+        run
+    };
+    match end {
+        "exit 0" => run("run job -- true"),
+        "exit 3" => run("run job -- ./exits"),
+        "signal 9" => run("run job -- ./killed"),
+        "time-limit" => run("run --time-limit 0.2 job -- ./handles-term"),
+        "caller-exited" => {
+            let mut caller = Running::sleeper();
+            let words = format!("run --die-with {} job -- ./handles-term", caller.pid());
+            let mut job = start(&words);
+            caller.kill();
+            job.finish();
+        }
+        "not-started" => run("run job -- no-such-command"),
+        "released" => {
+            run("acquire job --ttl 1h --owner o");
+            env.done(["release", "job", "--owner", "o"]);
+        }
+        "kept" => {
+            run("run job --hold-at-least 0.2 -- true");
+            run("run -w 60 job -- true");
+        }
+        "broken" => {
+            let mut job = start("run job -- ./handles-term");
+            env.done(["break", "job", "--yes"]);
+            job.finish();
+        }
+        "lost" => {
+            let mut job = start("run job -- ./handles-term");
+            fs::remove_file(env.store().join("job.lock")).unwrap();
+            job.finish();
+        }
+        "taken-over" => {
+            let mut holder = Running::sleeper();
+            run(&format!("acquire job --pid {}", holder.pid()));
+            holder.kill();
+            run("run job -- true");
+        }
+        _ => {
+            assert_eq!(end, "expired");
+            run("acquire job --ttl 0.1");
+            wait_until("it has expired", || env.check("job") == 5);
+            run("run job -- true");
+        }
+    }
+}
+
+#[test]
+fn each_job_that_fails_is_mailed_once() {
+    let env = TestEnv::new();
+    let script = example("# /usr/local/bin/onehold-told DIRECTORY");
+    executable(&env, "onehold-told", &script);
+    let mail = "#!/bin/sh\n{ echo \"mail $*\"; cat; } >> sent\n";
+    executable(&env, "bin/mail", mail);
+    let handles_term = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    let programs = ["exits", "killed", "handles-term"];
+    for (name, text) in programs
+        .into_iter()
+        .zip(["exit 3", "kill -9 $$", handles_term])
+    {
+        executable(&env, name, &format!("#!/bin/sh\n{text}\n"));
+    }
+    fs::create_dir(env.path("told")).unwrap();
+    // What it sends when it is called, and called again.
+    let mails = || {
+        let path = env.path("bin").display().to_string();
+        for _ in 0..2 {
+            let script = format!("PATH={path}:$PATH ./onehold-told told");
+            env.session(&script).assert().success();
+        }
+        let sent = env.path("told/sent");
+        let text = fs::read_to_string(&sent).unwrap_or_default();
+        let _ = fs::remove_file(sent);
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    for end in ["exit 0", "released", "kept"] {
+        end_job(&env, end);
+    }
+    assert_eq!(mails(), Vec::<String>::new());
+    for end in [
+        "exit 3",
+        "signal 9",
+        "time-limit",
+        "caller-exited",
+        "not-started",
+        "broken",
+        "lost",
+        "taken-over",
+        "expired",
+    ] {
+        end_job(&env, end);
+        let mails = mails();
+        assert_eq!(mails.len(), 2, "{end}: {mails:?}");
+        assert!(mails[0].starts_with("mail -s locks on "), "{mails:?}");
+        let is_it = mails[1].contains(" job ") && mails[1].ends_with(&format!(" {end}"));
+        assert!(is_it, "{mails:?}");
+    }
+}
+
 #[test]
 fn build_ends_with_the_tool_whose_shell_has_started_it() {
     let env = TestEnv::new();
@@ -348,40 +462,6 @@ fn alerts_are_valid() {
     let mut promtool = env.command("promtool");
     let checked = promtool.args(["check", "rules", "rules.yml"]);
     checked.assert().success().stdout(contains("5 rules found"));
-}
-
-#[test]
-#[ignore = "needs jq: apt install jq"]
-fn script_mails_each_failure_once() {
-    let env = TestEnv::new();
-    executable(
-        &env,
-        "onehold-told",
-        &example("# /usr/local/bin/onehold-told"),
-    );
-    executable(&env, "mail", "#!/bin/sh\ncat >> mailed\n");
-    let fail = |name: &str| {
-        let mut run = env.onehold(["run", name, "--", "sh", "-c", "exit 3"]);
-        run.env("ONEHOLD_HISTORY", "1").assert().code(3);
-    };
-    let tell = || {
-        let mut told = env.command(env.path("onehold-told"));
-        let path = format!("{}:{}", env.path("").display(), path_of(&told));
-        told.arg(env.path("")).env("PATH", path).assert().success();
-        let mailed = fs::read_to_string(env.path("mailed")).unwrap_or_default();
-        mailed.lines().map(str::to_owned).collect::<Vec<_>>()
-    };
-    assert!(tell().is_empty());
-    fail("one");
-    assert_eq!(tell().len(), 1);
-    fail("two");
-    let told = tell();
-    assert_eq!(told.len(), 2);
-    assert!(
-        told[1].contains(" two hold ") && told[1].ends_with(": exited"),
-        "{told:?}"
-    );
-    assert_eq!(tell().len(), 2);
 }
 
 #[test]

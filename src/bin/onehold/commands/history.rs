@@ -27,7 +27,7 @@ pub(crate) fn history(session: &Session, typed: &args::History) -> CommandResult
         Utc::now().checked_sub_signed(since)
     });
     holds.retain(|hold| {
-        since.is_none_or(|since| hold.ended_at >= since) && (!typed.failed || hold.has_failed())
+        since.is_none_or(|since| hold.ended_at >= since) && (!typed.failed || has_failed(hold))
     });
     let count = words::counted(holds.len(), "past hold");
     let message = format!("{count} in {}", session.store_text());
@@ -52,9 +52,11 @@ pub(crate) fn history(session: &Session, typed: &args::History) -> CommandResult
         (false, _) if holds.is_empty() => {}
         (false, true) => {
             let rows = summaries(&holds).into_iter().map(|summary| summary.cells());
-            outcome.data = Some(plain(SUMMARY_TITLES, rows));
+            outcome.data = Some(plain(SUMMARY_TITLES, rows, SUMMARY_NAME, LONGEST_HOLDS));
         }
-        (false, false) => outcome.data = Some(plain(TITLES, holds.iter().map(cells))),
+        (false, false) => {
+            outcome.data = Some(plain(TITLES, holds.iter().map(cells), NAME, WHO));
+        }
     }
     Ok(outcome.into())
 }
@@ -74,7 +76,13 @@ fn read(session: &Session, names: &[LockName]) -> anyhow::Result<Vec<PastHold>> 
     Ok(holds)
 }
 
+fn has_failed(hold: &PastHold) -> bool {
+    hold.succeeded() == Some(false)
+}
+
 const TITLES: [&str; 6] = ["WHEN", "NAME", "WHO", "WAITED", "HELD", "RESULT"];
+const NAME: usize = 1;
+const WHO: usize = 2;
 
 fn cells(hold: &PastHold) -> [String; 6] {
     [
@@ -142,6 +150,8 @@ const SUMMARY_TITLES: [&str; 6] = [
     "HELD p50/p90/max",
     "LONGEST",
 ];
+const SUMMARY_NAME: usize = 0;
+const LONGEST_HOLDS: usize = 5;
 
 /// The past holds of one lock.
 struct Summary<'a> {
@@ -178,7 +188,7 @@ impl<'a> Summary<'a> {
         Self {
             name,
             runs: holds.len(),
-            failed: holds.iter().filter(|hold| hold.has_failed()).count(),
+            failed: holds.iter().filter(|hold| has_failed(hold)).count(),
             waited: quantiles(holds.iter().map(|hold| hold.waited()).collect()),
             held: quantiles(holds.iter().map(|hold| hold.held()).collect()),
             longest: holds.into_iter().take(LONGEST).collect(),

@@ -10,6 +10,7 @@ use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
     command_line_of, drop_code_pages, stdin_was_closed, tells_to_break, wait_for_end_of_stdin,
 };
+use onehold::journal::HoldResult;
 use onehold::record::Pid;
 use onehold::{Attempt, Format, Hold, Lock, ReleaseOutcome, RunOptions, Status};
 use serde::Serialize;
@@ -36,7 +37,7 @@ use crate::words;
 enum End {
     Stdin,
     /// With the sentence about it.
-    Caller(String),
+    Caller(&'static str),
     Signal(i32),
     Broken,
     /// Its file was removed or replaced, or its lease could not be kept.
@@ -70,14 +71,14 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
             "flock format: --force is not supported: a kernel lock cannot be taken away".to_owned()
         ));
     }
-    let die_with = typed.die_with.map(die_with::find).transpose()?;
+    let die_with = die_with::find(typed.die_with)?;
     let (end, ends) = mpsc::channel();
     if let Some(process) = die_with {
         // It may exit before the lock is held.
         report_cancel(session, Then::Ends);
         let end = end.clone();
         die_with::watch(process, move |why| {
-            if !cancel::give_up(&why) {
+            if !cancel::give_up(SIGTERM, why) {
                 let _ = end.send(End::Caller(why));
             }
         })?;
@@ -172,7 +173,7 @@ fn watch_stdin_after(time: Duration) -> anyhow::Result<()> {
     in_thread("unanswered", move || {
         std::thread::sleep(time);
         wait_for_end_of_stdin();
-        cancel::give_up("stdin has ended");
+        cancel::give_up(SIGINT, "stdin has ended");
     })
 }
 
@@ -183,7 +184,7 @@ fn watch_stdin(is_watched: &Cell<bool>, end: &Sender<End>) -> anyhow::Result<()>
     let end = end.clone();
     in_thread("stdin", move || {
         wait_for_end_of_stdin();
-        if !cancel::give_up("stdin has ended") {
+        if !cancel::give_up(SIGINT, "stdin has ended") {
             let _ = end.send(End::Stdin);
         }
     })?;
@@ -264,12 +265,22 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     // Tell the program first: after the release, another may hold the lock.
     if let Some(text) = loss(&why, &hold) {
         let exit = tell_end(session, number, &why, Some(&text), None);
-        let released = hold.give_back(None, &mut |_| false);
-        let _ = hold.note_end(&released, matches!(why, End::Broken), None);
+        let _ = hold.give_back(None, &mut |_| false);
+        let is_broken = matches!(why, End::Broken);
+        let result = if is_broken {
+            HoldResult::Broken
+        } else {
+            HoldResult::Lost
+        };
+        let _ = hold.note_end(result, None);
         return exit;
     }
     let released = hold.give_back(None, &mut |_| false);
-    let noted = hold.note_end(&released, false, None);
+    let result = match released {
+        Ok(ReleaseOutcome::Lost) => HoldResult::Lost,
+        _ => HoldResult::Released,
+    };
+    let noted = hold.note_end(result, None);
     let (why, error) = match &released {
         Ok(ReleaseOutcome::Released | ReleaseOutcome::Kept) => {
             if session.global.verbose {
@@ -368,7 +379,7 @@ fn tell_end(
     let errors: Vec<String> = error.map(words::error_chain).into_iter().collect();
     if session.global.json {
         let text = match why {
-            End::Caller(text) => Some(text.as_str()),
+            End::Caller(text) => Some(*text),
             _ => loss,
         };
         let event = Event {

@@ -46,7 +46,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         return Ok(Printed::Yes(supervise::exit_of(Some(status))));
     }
     // Before a keeper is between it and this process.
-    let die_with = typed.die_with.map(die_with::find).transpose()?;
+    let die_with = die_with::find(typed.die_with)?;
     #[cfg(all(feature = "etcd", target_os = "linux"))]
     if lock.is_remote()
         && !typed.exec

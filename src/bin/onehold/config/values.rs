@@ -240,7 +240,7 @@ impl<'de> Deserialize<'de> for Typed<Duration> {
 
 impl<'de> Deserialize<'de> for Typed<DieWith> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        read(from, "`parent`, or a PID", die_with)
+        read(from, "`parent`, `none` or a PID", die_with)
     }
 }
 
