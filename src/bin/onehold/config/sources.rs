@@ -201,19 +201,20 @@ mod tests {
         };
         let shown = |values: &Values, key: &str| {
             let Sourced { value, source } = &values[key];
-            (value.to_string(), source.line, source.of_machine)
+            (
+                value.as_str().unwrap().to_owned(),
+                source.line,
+                source.of_machine,
+            )
         };
         let (values, formats) = super::values(&texts, None).unwrap();
-        assert_eq!(shown(&values, "dir"), ("\"/m\"".into(), Some(2), true));
-        assert_eq!(shown(&values, "wait"), ("\"4s\"".into(), Some(2), false));
+        assert_eq!(shown(&values, "dir"), ("/m".into(), Some(2), true));
+        assert_eq!(shown(&values, "wait"), ("4s".into(), Some(2), false));
         let format = |path| shown(&formats, path).0;
-        assert_eq!(
-            [format("/run/a"), format("/run/b")],
-            ["\"pid\"", "\"flock\""]
-        );
+        assert_eq!([format("/run/a"), format("/run/b")], ["pid", "flock"]);
         let (values, _) = super::values(&texts, Some("memory")).unwrap();
-        assert_eq!(shown(&values, "ttl"), ("\"2s\"".into(), Some(6), true));
-        assert_eq!(shown(&values, "wait"), ("\"5s\"".into(), Some(4), false));
+        assert_eq!(shown(&values, "ttl"), ("2s".into(), Some(6), true));
+        assert_eq!(shown(&values, "wait"), ("5s".into(), Some(4), false));
         let mut merged = parse(own, Path::new("own")).unwrap();
         let settings = effective(&mut merged, &texts, None).unwrap();
         assert_eq!(settings.ttl.unwrap().0.as_secs(), 9);
