@@ -63,6 +63,14 @@ impl Caller {
                 && belongs_to_acquirer(record, descends_from, has_ended))
     }
 
+    /// Whether the caller named a lease, by its number or its owner.
+    pub(super) fn owns_lease(&self, record: &Record) -> bool {
+        match self.hold {
+            Some(hold) => hold == record.hold,
+            None => is_same_owner(self.owner.as_deref(), record.owner.as_deref()),
+        }
+    }
+
     fn owns_judged<S: Snapshot + ?Sized>(&self, judged: &Judged<S::Handle>, snapshot: &S) -> bool {
         judged.record().is_some_and(|record| {
             self.owns_record(

@@ -7,12 +7,16 @@ use super::options::Options;
 use super::status;
 use super::unfinished::{author, settle};
 use crate::backend::LockSnapshot;
+use crate::decision::ownership::Caller;
 use crate::decision::verdict::Reason;
-use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found};
+use crate::decision::{
+    Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found, runs_under,
+};
 use crate::error::Result;
+use crate::files::provenance;
 use crate::name::LockName;
 use crate::open_file::Handle;
-use crate::status::{Status, Waiter};
+use crate::status::{Provenance, Status, Waiter};
 
 impl Lock {
     /// What would keep a caller without an owner from taking the lock now: its holder, a parent's, a
@@ -64,7 +68,7 @@ impl Lock {
                 }
                 status.others = others;
                 status.waiters = snapshot.waiters(self.name());
-                // It passes through several hands.
+                // On the heap: it is large, and several calls pass it on.
                 Ok(Box::new((status, judged)))
             })
         };
@@ -123,6 +127,26 @@ impl Lock {
             waiters,
             ..first
         })
+    }
+
+    /// Whether the calling process runs under a live hold of this lock: it descends from a process of the hold,
+    /// whatever its environment says, or `caller` names it and it is a lease. Changes nothing.
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    #[cold]
+    pub fn is_run_under(&self, caller: &Caller) -> Result<bool> {
+        let request = self.request(&Options::new(), Asker::Caller);
+        let is_under = self.store.look(|snapshot| {
+            let holds = self.holds(&request, snapshot)?;
+            Ok(holds.iter().any(|judged| {
+                let from = provenance::of(&judged.found);
+                // A copy of a record is not the hold that it tells of.
+                from.is_none_or(|from| from == Provenance::Here)
+                    && runs_under(caller, snapshot, judged)
+            }))
+        })?;
+        Ok(is_under.unwrap_or(false))
     }
 
     /// The public description of a record.
