@@ -32,7 +32,7 @@ pub(crate) use answer::{Decision, Judged, Obstacle, Until};
 pub(crate) use decide::decide;
 pub(crate) use liveness::{Needed, judge, needed};
 pub(crate) use request::{Asker, Index, Key, MAX_KEEP_MS, Moment, Observer, Request, Want};
-pub(crate) use same_holder::{awaits_confirmation, runs_under};
+pub(crate) use same_holder::awaits_confirmation;
 pub(crate) use scan::judge_found;
 pub(crate) use sleep_on::{next_in_turn, until};
 #[cfg(feature = "etcd")]

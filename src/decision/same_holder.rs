@@ -3,7 +3,6 @@
 
 use super::answer::Judged;
 use super::liveness::{belongs_to_acquirer, has_ended, is_reachable};
-use super::ownership::Caller;
 use super::request::{Asker, Key, Request, Want};
 use super::snapshot::Snapshot;
 use super::verdict::Reason;
@@ -156,32 +155,4 @@ pub(super) fn runs_below<S: Snapshot + ?Sized>(snapshot: &S, judged: &Judged<S::
                 _ => record.processes().any(is_above),
             }
     })
-}
-
-/// Whether the caller runs under a live hold, whatever its environment says: what a daemon has inherited outlives
-/// the hold. A lease has no process, so its owner or number shows it.
-#[cold]
-pub(crate) fn runs_under<S: Snapshot + ?Sized>(
-    caller: &Caller,
-    snapshot: &S,
-    judged: &Judged<S::Handle>,
-) -> bool {
-    let lockers = &judged.found.facts.lockers;
-    let start = None;
-    judged.verdict.is_live()
-        && match judged.record() {
-            Some(record) if record.is_kept() => false,
-            Some(record) if record.is_lease() => caller.owns_lease(record),
-            Some(record) => {
-                runs_below(snapshot, judged)
-                    && belongs_to_acquirer(
-                        record,
-                        |process| snapshot.descends_from(process),
-                        |process| has_ended(process, &judged.found.facts),
-                    )
-            }
-            None => lockers
-                .iter()
-                .any(|&pid| snapshot.descends_from(ProcessId { pid, start })),
-        }
 }

@@ -9,9 +9,7 @@ use super::unfinished::{author, settle};
 use crate::backend::LockSnapshot;
 use crate::decision::ownership::Caller;
 use crate::decision::verdict::Reason;
-use crate::decision::{
-    Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found, runs_under,
-};
+use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found};
 use crate::error::Result;
 use crate::files::provenance;
 use crate::name::LockName;
@@ -137,13 +135,18 @@ impl Lock {
     #[cold]
     pub fn is_run_under(&self, caller: &Caller) -> Result<bool> {
         let request = self.request(&Options::new(), Asker::Caller);
+        // What it runs under is known by its processes, and not by what they have left in its environment.
+        let caller = Caller {
+            inside: Vec::new(),
+            ..caller.clone()
+        };
         let is_under = self.store.look(|snapshot| {
             let holds = self.holds(&request, snapshot)?;
             Ok(holds.iter().any(|judged| {
                 let from = provenance::of(&judged.found);
                 // A copy of a record is not the hold that it tells of.
                 from.is_none_or(|from| from == Provenance::Here)
-                    && runs_under(caller, snapshot, judged)
+                    && caller.runs_under(judged, snapshot)
             }))
         })?;
         Ok(is_under.unwrap_or(false))

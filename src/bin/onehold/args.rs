@@ -116,8 +116,9 @@ pub(crate) enum Verb {
     /// onehold forwards every signal that it gets to CMD. TERM ends all the work: CMD and
     /// every process that CMD has started get TERM, and what is left gets KILL after 10 s (see
     /// --kill-after). The lock is released once all of it has ended. The same happens if the lock is
-    /// broken or lost, and at the --time-limit. If CMD exits, the lock is released at once,
-    /// and the processes that it leaves behind keep running without it.
+    /// broken or lost, at the --time-limit, and if a signal kills CMD: what it has started may be in the
+    /// middle of its work. If CMD exits, the lock is released at once, and the processes that it leaves
+    /// behind keep running without it.
     ///
     /// INT, QUIT and HUP from a terminal reach CMD once. If CMD is in another process group or
     /// session, onehold forwards them. With --exec there is no wrapper: CMD gets every signal itself.
@@ -142,6 +143,10 @@ pub(crate) enum Verb {
     /// process that holds it already and no other --owner is given, or if both are leases of the
     /// same --owner. A longer --ttl then extends the hold. Otherwise, the lock is held: two calls of
     /// one script are two holders.
+    ///
+    /// If only the process that holds the lock is killed, the lock is free, while what that process has
+    /// started keeps running, beside the next holder. `run` ends it first. A script can run itself
+    /// under `run`: see `check --mine`, and onehold-flock(7).
     ///
     /// `acquire` runs no command. After `--`, each word is a name, even if it begins with a hyphen.
     Acquire(Acquire),

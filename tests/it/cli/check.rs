@@ -396,8 +396,8 @@ fn daemon_that_was_started_under_a_lock_is_not_under_it_once_the_hold_has_ended(
     let env = TestEnv::new();
     // As the server of a terminal multiplexer.
     let daemon = "setsid sh -c 'onehold check --mine job; echo $? > first; \
-        until test -e go; do sleep 0.01; done; \
-        onehold check --mine job; echo $? $ONEHOLD_NAME > second' & \
+        while test -e first && ! test -e go; do sleep 0.01; done; \
+        onehold check --mine job; echo $? $ONEHOLD_NAME > second' > /dev/null 2>&1 & \
         until test -s first; do sleep 0.01; done";
     env.done(["run", "job", "--", "sh", "-c", daemon]);
     assert_eq!(std::fs::read_to_string(env.path("first")).unwrap(), "0\n");

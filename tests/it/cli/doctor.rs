@@ -242,7 +242,7 @@ fn doctor_says_who_shares_the_locks_of_a_store() {
         .unwrap();
     let user = String::from_utf8(user.stdout).unwrap();
     let said = || {
-        let object = env.json(["doctor", "--quick", "--json"]);
+        let object = env.json(["doctor", "--quick"]);
         let checks = object["checks"].as_array().unwrap();
         let users = checks
             .iter()
