@@ -482,8 +482,8 @@ pub(crate) struct Check {
     pub(crate) available: bool,
     /// Exit with 0 if the caller runs under a live hold of this lock, with 4 if not; print nothing
     ///
-    /// The caller runs under a hold if it descends from a process of the hold: the command of `run`, or the process
-    /// that `acquire` or `hold` holds the lock for. Environment variables do not count, because a daemon keeps
+    /// The caller runs under a hold if it descends from a process of the hold: of a `run`, or the one that `acquire`
+    /// holds the lock for. A program that started `hold` does not. Environment variables do not count, because a daemon keeps
     /// them when the hold has ended. Of a lease, --owner or --hold must match. Only the lock itself counts, and not its parents
     /// and children. With -v or --json, also say who holds it.
     #[arg(long, conflicts_with_all = ["available", "shared", "slots"])]
