@@ -126,7 +126,7 @@ if onehold check -q backup; then …
 if onehold check -q --available backup; then …
     See whether acquire would succeed now, if need be by a takeover
 onehold check --mine job || exec onehold run job -- "$0" "$@"
-    First line of a script: run it under the lock, unless it does already
+    First line of a script: run it under the lock, unless it already runs under it
 
 [list]
 onehold list
