@@ -205,8 +205,7 @@ fn build_ends_with_the_tool_whose_shell_has_started_it() {
 fn repository(env: &TestEnv, name: &str) -> std::path::PathBuf {
     let hook = format!("{name}/hook");
     executable(env, &hook, &format!("{}wait\n", example("post-commit")));
-    let rebuild =
-        "#!/bin/sh\necho >> began\nuntil test -e end; do sleep 0.01; done\necho >> rebuilt\n";
+    let rebuild = "#!/bin/sh\necho >> began\nwhile test -e began && ! test -e end; do sleep 0.01; done\necho >> rebuilt\n";
     executable(env, &format!("{name}/rebuild-index"), rebuild);
     env.path(name).canonicalize().unwrap()
 }
@@ -254,8 +253,10 @@ fn indexes_of_two_repositories_are_rebuilt_at_once_and_nobody_who_reads_the_outp
         });
         // As git starts it: without the `wait` of this test, and with a reader of its output.
         executable(&env, &format!("{name}/hook"), &example("post-commit"));
-        let read = commit(&env, &repository).output().unwrap();
-        assert!(read.status.success() && read.stdout.is_empty(), "{read:?}");
+        let reader = format!("cd {name}; ./hook | cat > read");
+        let mut reader = Running::start(env.session(&reader));
+        wait_until("the reader is done", || reader.has_ended());
+        assert_eq!(env.lines(&format!("{name}/read")), 0);
         assert_eq!(env.lines(&format!("{name}/rebuilt")), 0);
     }
     for name in ["one", "two"] {
@@ -934,7 +935,7 @@ fn each_script_does_what_its_equivalent_with_flock_does() {
 
 /// The work of a script that locks itself, for as long as there is no file `end`. Says so if another one is there.
 const ALONE: &str = "#!/bin/sh\nmkdir alone || echo >> twice\necho $$ >> jobs\n\
-    until test -e end; do sleep 0.01; done\nrmdir alone\n";
+    while test -e jobs && ! test -e end; do sleep 0.01; done\nrmdir alone\n";
 
 /// The scripts of the flock page and of the README that lock themselves.
 fn scripts_that_lock_themselves() -> Vec<String> {
@@ -1080,7 +1081,7 @@ fn expired_lease_lets_no_other_job_in_beside_a_step_and_the_next_step_stops() {
     executable(
         &env,
         "deploy.sh",
-        "#!/bin/sh\necho >> began\nuntil test -e end; do sleep 0.01; done\n",
+        "#!/bin/sh\necho >> began\nwhile test -e began && ! test -e end; do sleep 0.01; done\n",
     );
     executable(&env, "smoke-test.sh", "#!/bin/sh\necho >> tested\n");
     let steps = recipe("onehold acquire deploy").replace("--ttl 30m", "--ttl 300ms");
@@ -1335,7 +1336,7 @@ fn program_is_replaced_while_a_lock_is_held() {
     let script = example("install onehold").replace("/usr/local/bin", "./bin");
     let (until, install) = script.split_once('\n').unwrap();
     let until = until.replace("sleep 10", "sleep 0.01");
-    let old = "bin/onehold run job -- sh -c 'echo > began; until test -e end; do sleep 0.01; done'";
+    let old = "bin/onehold run job -- sh -c 'echo > began; while test -e began && ! test -e end; do sleep 0.01; done'";
     let mut holder = Running::start(env.shell(&format!("exec {old}")));
     wait_until("it holds the lock", || env.lines("began") == 1);
     let mut waiting = Running::start(env.shell(&until));
