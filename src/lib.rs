@@ -187,6 +187,7 @@ pub mod command_line {
         user_of,
     };
     pub use crate::status::trusted_filesystems;
+    pub use crate::sys::HowEnded;
     #[cfg(all(feature = "cli", feature = "etcd"))]
     pub use crate::sys::directory::is_exposed;
     pub use crate::sys::process::{command_line as command_line_of, may_signal};

@@ -80,7 +80,8 @@ impl OpenFile {
         cfg!(unix).then_some(self.facts.owner)
     }
 
-    /// Asked for once: of a closed file only while it has its name.
+    /// Who can have written the file. Looked up once and kept: a file that was closed is opened again by its name,
+    /// which may be gone later.
     pub(crate) fn author(&self) -> Author {
         *self.author.get_or_init(|| {
             let author = self.with_file(author_of);

@@ -4,7 +4,7 @@ use super::answer::{Decision, Judged};
 use super::decide::decide;
 use super::liveness::{belongs_to_acquirer, has_ended};
 use super::request::{Asker, Key, Request, Revision, Want};
-use super::same_holder::is_whole;
+use super::same_holder::{is_whole, runs_below};
 use super::snapshot::Snapshot;
 use super::verdict::{Evidence, Reason, State, Verdict};
 use crate::identity::ProcessId;
@@ -62,6 +62,28 @@ impl Caller {
                     .processes()
                     .any(|process| Some(process.pid) == verdict.pid && descends_from(process))
                 && belongs_to_acquirer(record, descends_from, has_ended))
+    }
+
+    /// Whether the caller runs under a live hold, whatever its environment says: what a daemon has inherited
+    /// outlives the hold. A lease has no process, so its number or owner has to be given.
+    #[cold]
+    pub(crate) fn runs_under<S: Snapshot + ?Sized>(
+        &self,
+        judged: &Judged<S::Handle>,
+        snapshot: &S,
+    ) -> bool {
+        let descends_from = |process| snapshot.descends_from(process);
+        let Some(record) = judged.record() else {
+            let mut lockers = judged.found.facts.lockers.iter();
+            return lockers.any(|&pid| descends_from(ProcessId { pid, start: None }));
+        };
+        let has_ended = |process| has_ended(process, &judged.found.facts);
+        let is_under = if record.is_lease() {
+            self.owns_judged(judged, snapshot)
+        } else {
+            runs_below(snapshot, judged) && belongs_to_acquirer(record, descends_from, has_ended)
+        };
+        is_under && judged.verdict.is_live() && !record.is_kept()
     }
 
     fn owns_judged<S: Snapshot + ?Sized>(&self, judged: &Judged<S::Handle>, snapshot: &S) -> bool {

@@ -156,7 +156,7 @@ mod tests {
             released: true,
             // Only where there is no slot.
             broken_by: None,
-            // Then nothing is left of the rest but the end of the time.
+            // With an end, the slot has room for nothing else but `expires_at`: see `kept`.
             ended: None,
             is_torn: false,
         }

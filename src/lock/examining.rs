@@ -125,6 +125,7 @@ impl Store {
             Some(parent) => self.modes_to_be(directory, parent),
             None => modes_of(directory),
         });
+        found.extend(self.users(directory, parent.is_some()));
         found.extend(examine::examine(self.path()));
         found.push(self.journal_file());
         let names = directory.names().unwrap_or_default();
@@ -172,6 +173,28 @@ impl Store {
             _ => format!("umask {}", process::umask().unwrap_or_default()),
         };
         Some(Finding::ok("modes", future + ", made so by the first hold"))
+    }
+
+    /// Whose locks are in the store, or will be.
+    fn users(&self, directory: &Directory, is_missing: bool) -> Option<Finding> {
+        let (mode, owner) = if is_missing {
+            let is_native = self.store.format() == Format::Native;
+            (0o700, process::own_uid().filter(|_| is_native)?)
+        } else {
+            let (mode, owner, _) = directory.modes()?;
+            (mode, owner)
+        };
+        Some(Finding::ok(
+            "users",
+            match (mode & 0o002, mode & 0o020) {
+                (0, 0) => format!(
+                    "{} alone: a name of another user is another lock",
+                    process::user_name(owner)
+                ),
+                (0, _) => "those of its group share its locks".to_owned(),
+                _ => "all share its locks".to_owned(),
+            },
+        ))
     }
 
     fn journal_file(&self) -> Finding {

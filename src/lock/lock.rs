@@ -132,7 +132,8 @@ impl Lock {
     #[cold]
     #[inline(never)]
     fn write_end(&self, was: &Status, record: &Record, result: HoldResult) -> Option<Error> {
-        // When it was judged: nobody else could have the lock then. The age is in whole milliseconds, of two times.
+        // When it was judged: nobody else could have the lock then. The age is the difference of two times that were
+        // cut to milliseconds, so it can be one too long.
         let age = was.verdict.age?.saturating_sub(Duration::from_millis(1));
         let judged_at = TimeDelta::from_std(age).ok();
         let judged_at = judged_at.and_then(|age| record.renewed_at().checked_add_signed(age));

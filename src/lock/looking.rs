@@ -7,13 +7,15 @@ use super::options::Options;
 use super::status;
 use super::unfinished::{author, settle};
 use crate::backend::LockSnapshot;
+use crate::decision::ownership::Caller;
 use crate::decision::verdict::Reason;
 use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found};
 use crate::error::Result;
+use crate::files::provenance;
 use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::record::Record;
-use crate::status::{Status, Waiter};
+use crate::status::{Provenance, Status, Waiter};
 
 impl Lock {
     /// What would keep a caller without an owner from taking the lock now: its holder, a parent's, a
@@ -65,7 +67,7 @@ impl Lock {
                 }
                 status.others = others;
                 status.waiters = snapshot.waiters(self.name());
-                // It passes through several hands.
+                // On the heap: it is large, and several calls pass it on.
                 Ok(Box::new((status, judged)))
             })
         };
@@ -124,6 +126,31 @@ impl Lock {
             waiters,
             ..first
         })
+    }
+
+    /// Whether the calling process runs under a live hold of this lock: it descends from a process of the hold,
+    /// whatever its environment says, or `caller` names it and it is a lease. Changes nothing.
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    #[cold]
+    pub fn is_run_under(&self, caller: &Caller) -> Result<bool> {
+        let request = self.request(&Options::new(), Asker::Caller);
+        // What it runs under is known by its processes, and not by what they have left in its environment.
+        let caller = Caller {
+            inside: Vec::new(),
+            ..caller.clone()
+        };
+        let is_under = self.store.look(|snapshot| {
+            let holds = self.holds(&request, snapshot)?;
+            Ok(holds.iter().any(|judged| {
+                let from = provenance::of(&judged.found);
+                // A copy of a record is not the hold that it tells of.
+                from.is_none_or(|from| from == Provenance::Here)
+                    && caller.runs_under(judged, snapshot)
+            }))
+        })?;
+        Ok(is_under.unwrap_or(false))
     }
 
     /// The public description of a record.

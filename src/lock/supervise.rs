@@ -139,5 +139,5 @@ pub fn tells_to_break(received: QueuedSignal, hold: u64) -> bool {
 
 /// On Windows, looking whether a process has ended also records that it has.
 fn has_ended(started: &mut Started) -> bool {
-    matches!(started.has_ended(), Ok(true))
+    matches!(started.how_ended(), Ok(Some(_)))
 }

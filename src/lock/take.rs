@@ -297,7 +297,7 @@ fn plan<'d>(
                         .try_into()
                         .unwrap_or(u32::MAX);
                 }
-                // Who has no limit does not count. On etcd others may have joined at the same moment: once it
+                // Without --max-waiting nothing is counted. On etcd others may have joined at the same moment: once it
                 // has a ticket, those before it count.
                 if most < u32::MAX && (is_new || has_just_joined) {
                     let others = waiting_for(&request.wants, snapshot)?;

@@ -232,7 +232,7 @@ impl Lock {
     ) -> Hold {
         let mut warnings = Vec::new();
         for judged in removed {
-            // Of those that shared it, each was to be replaced.
+            // A live holder is removed only if the caller asked for that: it is displaced, and not cleaned up.
             if judged.verdict.is_live() {
                 displaced.push(judged);
                 continue;

@@ -165,7 +165,8 @@ impl<'a> Wait<'a> {
         self
     }
 
-    /// Whether the caller lets it take the lock. Asked once until it waits again: others may have been displaced.
+    /// Whether the caller lets it take the lock. Asks only once for several attempts in a row, because the first one
+    /// may have displaced other holders already; again after a wait.
     pub(super) fn may_take(&mut self) -> bool {
         if std::mem::replace(&mut self.is_taking, true) {
             return true;

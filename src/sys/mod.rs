@@ -66,6 +66,15 @@ compile_error!(
     "onehold runs on Linux, macOS and Windows: another system needs its own module beside `sys/linux`"
 );
 
+/// How a command has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HowEnded {
+    /// By itself.
+    Exited,
+    /// By a signal.
+    Killed,
+}
+
 /// Whether there are locks of flock(2), which flock(1) takes.
 pub(crate) const HAS_FLOCK: bool = cfg!(unix);
 

@@ -4,9 +4,9 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::process::{Child, Command, ExitStatus};
 
-use crate::sys::Recording;
 use crate::sys::signal::SignalMask;
 use crate::sys::system::start::start;
+use crate::sys::{HowEnded, Recording};
 
 /// A command and its environment.
 #[derive(Debug)]
@@ -95,18 +95,18 @@ impl Started {
         &self.child
     }
 
-    /// Whether it has ended. Its PID stays its own until `wait`. Other children that have ended are
+    /// Whether it has ended, and how. Its PID stays its own until `wait`. Other children that have ended are
     /// reaped: this is for a process that has no other children than the orphans that it
     /// [adopts](crate::sys::work::adopt_orphans).
     ///
     /// # Errors
     /// Those of waitid(2), or of WaitForSingleObject.
-    pub fn has_ended(&mut self) -> io::Result<bool> {
+    pub fn how_ended(&mut self) -> io::Result<Option<HowEnded>> {
         #[cfg(unix)]
-        return crate::sys::unix::process::child_has_ended(self.id());
+        return crate::sys::unix::process::how_child_ended(self.id());
         // The handle keeps the PID.
         #[cfg(windows)]
-        return Ok(self.child.try_wait()?.is_some());
+        return Ok(self.child.try_wait()?.map(|_| HowEnded::Exited));
     }
 
     /// Waits until it ends.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::seen::marked;
 use crate::harness::{
-    CONTENDERS, Rng, Running, Signal, TestEnv, example, exit_code, for_all, wait_until,
+    CONTENDERS, Rng, Running, Signal, TestEnv, example, exit_code, for_all, send, wait_until,
 };
 
 /// Put before each script: `sleeper` is a process of the work that does nothing, `note` puts the shell
@@ -121,14 +121,17 @@ enum EndedBy {
     Term,
     TimeLimit,
     BreakAfterKill,
+    /// The command alone, as by killall(1).
+    KillOfTheCommand,
 }
 
-const ENDERS: [EndedBy; 5] = [
+const ENDERS: [EndedBy; 6] = [
     EndedBy::Break,
     EndedBy::Lost,
     EndedBy::Term,
     EndedBy::TimeLimit,
     EndedBy::BreakAfterKill,
+    EndedBy::KillOfTheCommand,
 ];
 
 /// Long enough for the work to be listed before.
@@ -200,6 +203,10 @@ fn play(work: &Work, by: EndedBy) -> Result<(), String> {
             run.kill();
             code = Some(env.code(["break", "x", "--yes"]));
         }
+        EndedBy::KillOfTheCommand => {
+            let command = env.lock("x")["pid"].as_u64().unwrap();
+            send(u32::try_from(command).unwrap(), Signal::KILL);
+        }
     }
     if code.is_some_and(|code| code != 0) {
         return Err(format!("{scene}: break exits with {code:?}"));
@@ -227,6 +234,7 @@ fn play(work: &Work, by: EndedBy) -> Result<(), String> {
         EndedBy::Break | EndedBy::Lost => 8,
         EndedBy::TimeLimit => 124,
         EndedBy::BreakAfterKill => -9,
+        EndedBy::KillOfTheCommand => 137,
         EndedBy::Term => match work.name {
             "ignores TERM" => 137,
             "slow in TERM" | "forks while being ended" => 0,
@@ -246,7 +254,8 @@ fn play(work: &Work, by: EndedBy) -> Result<(), String> {
     if !env.left_in_store().is_empty() {
         return Err(format!("{scene}: left: {:?}", env.left_in_store()));
     }
-    if work.name == "slow in TERM" && lines(&env, "told") != 1 {
+    let is_told = work.name == "slow in TERM" && by != EndedBy::KillOfTheCommand;
+    if is_told && lines(&env, "told") != 1 {
         return Err(format!("{scene}: {} times TERM", lines(&env, "told")));
     }
     println!("{scene}: {:?}", began.elapsed());
@@ -268,7 +277,7 @@ fn play_scenes_of(is_chain: bool) -> usize {
 
 #[test]
 fn nothing_of_the_work_runs_when_the_next_holder_starts() {
-    assert_eq!(play_scenes_of(false), 51);
+    assert_eq!(play_scenes_of(false), 61);
 }
 
 #[test]
@@ -279,7 +288,7 @@ fn nothing_of_a_chain_of_forks_runs_when_the_next_holder_starts() {
         python.is_ok_and(|status| status.success()),
         "python3 is missing"
     );
-    assert_eq!(play_scenes_of(true), 5);
+    assert_eq!(play_scenes_of(true), 6);
 }
 
 /// Eight contenders, each of which runs a tree of processes in each round, and a ninth that breaks what

@@ -340,7 +340,7 @@ pub(crate) fn refused(
     let holder = (!is_silent).then(|| describe_obstacle(&status, asked_for, local));
     let holder = holder.unwrap_or_default();
     let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
-    // As the programs that ask say it after the answer no.
+    // Programs that ask about such a file (sprint) call it blocked if the answer is no.
     let rule = is_malformed.then(|| malformed::rule(session, typed));
     let was_asked = rule.or(typed.on_zombie) == Some(OnZombie::Ask);
     // Dead, and the wait was over before it could be taken.
@@ -427,7 +427,7 @@ pub(crate) fn refused(
         reentry: reentry(session, typed, lock, &status),
     };
     let next_step = next_step(session, &status, Some(&refused));
-    let store = output::store_line(&status);
+    let store = output::store_line(session, &status);
     outcome.notes.extend([store, next_step]);
     outcome.lock(status)
 }

@@ -116,8 +116,9 @@ pub(crate) enum Verb {
     /// onehold forwards every signal that it gets to CMD. TERM ends all the work: CMD and
     /// every process that CMD has started get TERM, and what is left gets KILL after 10 s (see
     /// --kill-after). The lock is released once all of it has ended. The same happens if the lock is
-    /// broken or lost, and at the --time-limit. If CMD ends by itself, the lock is released at once,
-    /// and the processes that it leaves behind keep running without it.
+    /// broken or lost, at the --time-limit, and if a signal kills CMD: what it has started may be in the
+    /// middle of its work. If CMD exits, the lock is released at once, and the processes that it leaves
+    /// behind keep running without it.
     ///
     /// INT, QUIT and HUP from a terminal reach CMD once. If CMD is in another process group or
     /// session, onehold forwards them. With --exec there is no wrapper: CMD gets every signal itself.
@@ -142,6 +143,10 @@ pub(crate) enum Verb {
     /// process that holds it already and no other --owner is given, or if both are leases of the
     /// same --owner. A longer --ttl then extends the hold. Otherwise, the lock is held: two calls of
     /// one script are two holders.
+    ///
+    /// If only the process that holds the lock is killed, the lock is free, while what that process has
+    /// started keeps running, beside the next holder. `run` ends it first. A script can run itself
+    /// under `run`: see `check --mine`, and onehold-flock(7).
     ///
     /// `acquire` runs no command. After `--`, each word is a name, even if it begins with a hyphen.
     Acquire(Acquire),
@@ -213,7 +218,7 @@ pub(crate) enum Verb {
     /// At the fixed path of a profile, `break` also moves aside a file that is not a lock file, if
     /// the file has not changed for 10 s. It is never removed.
     Break(Break),
-    /// Say whether the store is fit for locks, and whether holders can be checked from here
+    /// Check that the store is suitable for locks, and that holders can be checked from here
     ///
     /// Examines the host, the filesystem and the store. Then tries a lock under a name of its own for a few
     /// seconds: eight processes increment a number up to 200 times each, a holder and a wrapper are killed, and eight
@@ -486,6 +491,14 @@ pub(crate) struct Check {
     /// Exit with 0 if the lock is free or can be taken over, with 6 if not
     #[arg(long)]
     pub(crate) available: bool,
+    /// Exit with 0 if the caller runs under a live hold of this lock, with 4 if not; print nothing
+    ///
+    /// The caller runs under a hold if it descends from a process of the hold: of a `run`, or the one that `acquire`
+    /// holds the lock for. A program that started `hold` does not. Environment variables do not count, because a daemon keeps
+    /// them when the hold has ended. Of a lease, --owner or --hold must match. Only the lock itself counts, and not its parents
+    /// and children. With -v or --json, also say who holds it.
+    #[arg(long, conflicts_with_all = ["available", "shared", "slots"])]
+    pub(crate) mine: bool,
     /// Check for a caller that would share the lock
     #[arg(short, long, conflicts_with = "slots")]
     pub(crate) shared: bool,

@@ -59,7 +59,7 @@ ONEHOLD_FILE
 ONEHOLD_SLOT
     Set for CMD by run --slots and run --shared: the number of its slot, 0 and up, held by one at a time. If CMD runs under several locks, one number for each, separated by spaces. Other holds unset it.
 ONEHOLD_HOLDS
-    Set for CMD: all holds that it runs under, as NUMBER:NAME separated by spaces, with NAME percent-encoded. run --reentrant and the key mine of the JSON object use it.
+    Set for CMD: all holds that it runs under, as NUMBER:NAME separated by spaces, with NAME percent-encoded. run --reentrant and the key mine of the JSON object use it. A daemon keeps these variables when the hold has ended; check --mine does not rely on them.
 ";
 
 /// Examples of a command, each with its purpose; of the tool itself for any other name.
@@ -127,6 +127,8 @@ if onehold check -q backup; then …
     Use only the exit status
 if onehold check -q --available backup; then …
     See whether acquire would succeed now, if need be by a takeover
+onehold check --mine job || exec onehold run job -- "$0" "$@"
+    First line of a script: run it under the lock, unless it already runs under it
 
 [list]
 onehold list

@@ -66,7 +66,7 @@ impl Exit {
 /// Codes, and below each its meaning. A part that begins with verbs is true of these only.
 pub(crate) const TABLE: &str = "
 0
-    success; check: the lock is free
+    success; check: the lock is free, or with --mine, the caller runs under it
 1
     error: unreadable store, full disk, not a lock file, …; hold: the number could not be printed; doctor: a check has failed; break, release --force: the work could not be ended
 2
@@ -74,7 +74,7 @@ pub(crate) const TABLE: &str = "
 3
     renew, break: the lock is not held
 4
-    release, renew, break --hold: held by another holder
+    release, renew, break --hold: held by another holder; check: with --mine, the caller does not run under it
 5
     acquire, run, hold: a zombie that --on-zombie does not take; check: zombie or overdue
 6

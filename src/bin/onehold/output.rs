@@ -17,7 +17,7 @@ use crate::failure::exit_of;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::report::object;
-use crate::session::Session;
+use crate::session::{Session, StoreSource};
 use crate::suggested::{command_line, store_command};
 use crate::words::{self, path_text};
 
@@ -265,6 +265,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
             let release = command_line(session, "release", status);
             format!("your own shell or script holds it: run `{release}` first")
         }
+        Reason::Lease if acquires && session.caller.owns(status) => own_lease_hint(session, status),
         Reason::Ending if acquires => {
             let to_wait = wait("to wait for it, add --wait");
             format!("the lock is free once that work has ended; {to_wait}")
@@ -344,6 +345,28 @@ fn has_owner(session: &Session, status: &Status) -> bool {
     session.format.has_owners() && formats.any(Format::has_owners)
 }
 
+/// A hint for the owner of a lease who wants its lock once more. A wait would be one for itself.
+#[cold]
+fn own_lease_hint(session: &Session, status: &Status) -> String {
+    let owner = status
+        .record
+        .as_ref()
+        .and_then(|record| record.owner.as_deref());
+    let owner = words::shell_quoted(owner.unwrap_or_default());
+    let begin = "your own lease holds it";
+    let release = command_line(session, "release", status);
+    let release = format!("`{release} --owner {owner}`");
+    let is_path = LockName::new(&status.name).is_ok_and(|name| name.is_path());
+    if session.verb == "acquire" || !has_owner(session, status) || is_path {
+        return format!("{begin}: run {release} first");
+    }
+    let line = command_line(session, session.verb, status);
+    let command = if session.verb == "run" { " -- …" } else { "" };
+    format!(
+        "{begin}: use its child, `{line}/step --owner {owner}{command}`, or run {release} first"
+    )
+}
+
 fn is_detached(status: &Status) -> bool {
     status.hold().is_some() && !is_run(status)
 }
@@ -385,9 +408,15 @@ pub(crate) fn end_of_lockers(status: &Status) -> String {
     }
 }
 
-/// The store of a lock.
-pub(crate) fn store_line(status: &Status) -> String {
-    format!("  store: {}", path_text(&status.store))
+/// The store of a lock, and whose it is if that is not by choice.
+pub(crate) fn store_line(session: &Session, status: &Status) -> String {
+    let is_default = session.store_source == StoreSource::Default;
+    let whose = if is_default && session.store.path() == status.store {
+        " (each user has one)"
+    } else {
+        ""
+    };
+    format!("  store: {}{whose}", path_text(&status.store))
 }
 
 /// Colors text by the state of a lock.

@@ -9,7 +9,7 @@ use anyhow::Context;
 use chrono::{DateTime, Utc};
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
-    Ending, Program, Remaining, Started, adopt_orphans, command_line_of, drop_code_pages,
+    Ending, HowEnded, Program, Remaining, Started, adopt_orphans, command_line_of, drop_code_pages,
     let_work_go, pass_on_wide_code, tells_to_break, work_is_contained,
 };
 use onehold::journal::HoldResult;
@@ -48,6 +48,8 @@ enum Cause {
     TimeLimit,
     Broken,
     Lost,
+    /// A signal has killed the command, and what it had begun may go on.
+    Killed,
 }
 
 /// Blocks signals and queues them for the supervisor.
@@ -157,12 +159,15 @@ impl Supervisor<'_> {
         let mut next_check = Instant::now() + CHECK_INTERVAL;
         let mut is_long_run = false;
         loop {
-            let has_ended = self.child.has_ended().unwrap_or_else(|_| {
+            let how_ended = self.child.how_ended().unwrap_or_else(|_| {
                 // Waits for it in the other way; `finish` reports what that says.
                 let _ = self.child.wait();
-                true
+                Some(HowEnded::Exited)
             });
-            if self.has_work_ended(has_ended) {
+            if how_ended == Some(HowEnded::Killed) && self.forced.is_none() {
+                self.end_work(Cause::Killed);
+            }
+            if self.has_work_ended(how_ended.is_some()) {
                 return;
             }
             let pause = self.pause_until(next_check);
@@ -175,7 +180,7 @@ impl Supervisor<'_> {
             let now = Instant::now();
             if self.deadline.take_if(|deadline| now >= *deadline).is_some() {
                 // Not if it has ended meanwhile: then its exit code counts.
-                if !matches!(self.child.has_ended(), Ok(true)) {
+                if !matches!(self.child.how_ended(), Ok(Some(_))) {
                     self.end_work(Cause::TimeLimit);
                 }
             }
@@ -309,7 +314,7 @@ impl Supervisor<'_> {
         if let Some((before, ending)) = &mut self.forced {
             match cause {
                 Cause::Terminated => ending.tell_again(),
-                Cause::TimeLimit | Cause::CallerExited => {}
+                Cause::TimeLimit | Cause::CallerExited | Cause::Killed => {}
                 Cause::Broken | Cause::Lost => {
                     *before = cause;
                     self.say(&self.end_text(cause));
@@ -321,7 +326,7 @@ impl Supervisor<'_> {
         // First: a message can be kept waiting by who reads it.
         let remaining = self.hold.step(&mut ending);
         self.forced = Some((cause, ending));
-        if cause == Cause::Terminated {
+        if matches!(cause, Cause::Terminated | Cause::Killed) {
             self.report(&remaining);
             return;
         }
@@ -383,6 +388,7 @@ impl Supervisor<'_> {
         let name = words::quoted(&self.hold.record().name);
         match cause {
             Cause::Terminated => "terminated".to_owned(),
+            Cause::Killed => "the command was killed".to_owned(),
             Cause::CallerExited => die_with::has_exited().unwrap_or_default().to_owned(),
             Cause::Broken => format!("lock {name} was broken while the command was running"),
             Cause::Lost => loss_text(&self.hold, WHILE_RUNNING),

@@ -3,7 +3,7 @@
 //! keeper. Either ends the work in time if the other one is stopped; if the keeper is killed, the kernel
 //! kills the command.
 //!
-//! The kernel continues who is stopped while there is something to do for it: the keeper once the work has to be
+//! The kernel resumes whichever process is stopped while there is something to do for it: the keeper once the work has to be
 //! over, by a timer; the wrapper once the keeper has ended, by a pipe.
 //!
 //! Both share a page: until when the work may run, and what gives the hold back.
@@ -29,7 +29,7 @@ use super::work::{adopt_orphans, kill_descendants, sigval};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::QueuedSignal;
 use crate::sys::unix::checked;
-use crate::sys::unix::process::child_has_ended;
+use crate::sys::unix::process::how_child_ended;
 
 /// Room for a request that gives a hold back; twice, so that one is whole while the other is written.
 const REQUEST_BYTES: usize = 128 * 1024;
@@ -338,7 +338,7 @@ impl Keeper {
     /// Whether it has ended. It is not reaped.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        child_has_ended(self.pid.unsigned_abs()).unwrap_or(true)
+        !matches!(how_child_ended(self.pid.unsigned_abs()), Ok(None))
     }
 
     /// Whether it has had the lock.

@@ -6,19 +6,20 @@ use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::children::wait_for_child;
 use super::process::boottime;
 use super::wait::pause;
-use crate::sys::Recording;
 use crate::sys::signal::SignalMask;
 #[cfg(feature = "etcd")]
 use crate::sys::signal::restore_callers_dispositions;
 use crate::sys::spawn::BeforeExec;
 use crate::sys::unix::checked;
-use crate::sys::unix::process::child_has_ended;
+use crate::sys::unix::process::how_child_ended;
+use crate::sys::{HowEnded, Recording};
 
 /// What execvp(3) searches where PATH is not set, as glibc does.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
@@ -192,7 +193,7 @@ fn failure_of_copy(record: RawFd, child: &Started) -> c_int {
         |pid| std::fs::read(format!("/proc/{pid}/task/{pid}/cmdline")).unwrap_or_default();
     let own = command_line(std::process::id());
     let deadline = boottime() + LIMIT;
-    while !child.has_ended().unwrap_or(true) {
+    while matches!(child.how_ended(), Ok(None)) {
         let shown = command_line(child.id());
         // One that has ended has none.
         if (!shown.is_empty() && shown != own) || boottime() >= deadline {
@@ -300,14 +301,18 @@ impl Started {
         self.pid.unsigned_abs()
     }
 
-    /// Whether it has ended. Its PID stays its own until `wait`. Other children that have ended are
+    /// Whether it has ended, and how. Its PID stays its own until `wait`. Other children that have ended are
     /// reaped: this is for a process that has no other children than the orphans that it
     /// [adopts](crate::sys::work::adopt_orphans).
     ///
     /// # Errors
     /// Those of waitid(2).
-    pub fn has_ended(&self) -> io::Result<bool> {
-        Ok(self.ended.is_some() || child_has_ended(self.id())?)
+    pub fn how_ended(&self) -> io::Result<Option<HowEnded>> {
+        match self.ended {
+            Some(status) if status.signal().is_some() => Ok(Some(HowEnded::Killed)),
+            Some(_) => Ok(Some(HowEnded::Exited)),
+            None => how_child_ended(self.id()),
+        }
     }
 
     /// Waits until it ends.

@@ -11,6 +11,7 @@ use rustix::process::{Resource, geteuid, getrlimit, test_kill_process};
 
 use super::checked;
 use crate::identity::Pid;
+use crate::sys::HowEnded;
 use crate::sys::system::process::{BOOT_CLOCK, program_of};
 
 /// The number as rustix takes it.
@@ -107,7 +108,7 @@ pub(crate) fn user_name(uid: u32) -> String {
 
 /// Whether a child has ended; it is not reaped, so that its PID stays its own. The other children that
 /// have ended are: they are orphans that this process has adopted.
-pub(in crate::sys) fn child_has_ended(pid: u32) -> io::Result<bool> {
+pub(in crate::sys) fn how_child_ended(pid: u32) -> io::Result<Option<HowEnded>> {
     loop {
         let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
         let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -119,8 +120,16 @@ pub(in crate::sys) fn child_has_ended(pid: u32) -> io::Result<bool> {
         };
         // SAFETY: the call filled it for a child, or left it zero.
         let ended = unsafe { information.si_pid() };
-        if ended == 0 || ended.unsigned_abs() == pid {
-            return Ok(ended != 0);
+        if ended == 0 {
+            return Ok(None);
+        }
+        if ended.unsigned_abs() == pid {
+            let has_exited = information.si_code == libc::CLD_EXITED;
+            return Ok(Some(if has_exited {
+                HowEnded::Exited
+            } else {
+                HowEnded::Killed
+            }));
         }
         reap(ended);
     }

@@ -292,3 +292,147 @@ fn check_and_journal_name_the_user() {
     assert_eq!(event["by"]["user"], user.as_str(), "{event}");
     assert_eq!(event["from"]["user"], user.as_str(), "{event}");
 }
+
+/// What `check --mine` says in a shell script: its exit code and, always empty, its output.
+#[cfg(target_os = "linux")]
+#[track_caller]
+fn mine(env: &TestEnv, script: &str) -> i32 {
+    let output = env.shell(script).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{script}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{script}");
+    output.status.code().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn lock_is_mine_below_the_processes_of_its_hold_and_nowhere_else() {
+    let env = TestEnv::new();
+    let bare = "env -i PATH=\"$PATH\" ONEHOLD_DIR=\"$ONEHOLD_DIR\"";
+    for (script, code) in [
+        ("onehold check --mine job", 4),
+        ("onehold run job -- onehold check --mine job", 0),
+        (
+            "onehold run job -- onehold run other -- onehold check --mine job",
+            0,
+        ),
+        (
+            &format!("onehold run job -- {bare} onehold check --mine job"),
+            0,
+        ),
+        ("onehold run job -- setsid -w onehold check --mine job", 0),
+        ("onehold run --close job -- onehold check --mine job", 0),
+        (
+            "onehold run --exec job -- sh -c 'onehold check --mine job; exit $?'",
+            0,
+        ),
+        ("onehold run -s job -- onehold check --mine job", 0),
+        ("onehold run --slots 2 job -- onehold check --mine job", 0),
+        ("onehold run job two -- onehold check --mine two", 0),
+        ("onehold run ./p.lock -- onehold check --mine ./p.lock", 0),
+        (
+            "onehold run --format pid ./p.pid -- sh -c 'onehold check --mine ./p.pid; exit $?'",
+            0,
+        ),
+        ("flock f onehold check --mine --format flock ./f", 0),
+        ("flock f true; onehold check --mine --format flock ./f", 4),
+        ("onehold run other -- onehold check --mine job", 4),
+        ("onehold run job/child -- onehold check --mine job", 4),
+        ("onehold run job -- onehold check --mine job/child", 4),
+        (
+            "onehold run job -- onehold --dir elsewhere check --mine job",
+            4,
+        ),
+        // What another lock's record tells, it does not tell of this one.
+        (
+            "onehold run job -- sh -c 'cp store/job.lock store/copy.lock; onehold check --mine copy; \
+          code=$?; rm store/copy.lock; exit $code'",
+            4,
+        ),
+        // The script that holds it, and a part of it.
+        (
+            "onehold acquire job >/dev/null; onehold check --mine job && (onehold check --mine job)",
+            0,
+        ),
+    ] {
+        assert_eq!(mine(&env, script), code, "{script}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn lock_of_another_process_is_not_mine_whatever_is_in_the_environment() {
+    let env = TestEnv::new();
+    let _holder = env.hold(&["job", "--owner", "me"]);
+    let hold = env.lock("job")["hold"].to_string();
+    for script in [
+        "onehold check --mine job".to_owned(),
+        "onehold check --mine --owner me job".to_owned(),
+        format!("onehold check --mine --hold {hold} job"),
+        format!(
+            "ONEHOLD_NAME=job ONEHOLD_HOLD={hold} ONEHOLD_HOLDS={hold}:job onehold check --mine job"
+        ),
+    ] {
+        assert_eq!(mine(&env, &script), 4, "{script}");
+    }
+    // A lease has no process.
+    env.done(["acquire", "lease", "--ttl", "1h", "--owner", "me"]);
+    for (options, code) in [("", 4), ("--owner me", 0), ("--owner you", 4)] {
+        let script = format!("onehold check --mine {options} lease");
+        assert_eq!(mine(&env, &script), code, "{script}");
+    }
+    assert_eq!(
+        mine(
+            &env,
+            "onehold acquire expired --ttl 1ms --owner me >/dev/null; sleep 0.01; \
+        onehold check --mine --owner me expired"
+        ),
+        4
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn daemon_that_was_started_under_a_lock_is_not_under_it_once_the_hold_has_ended() {
+    let env = TestEnv::new();
+    // As the server of a terminal multiplexer.
+    let daemon = "setsid sh -c 'onehold check --mine job; echo $? > first; \
+        while test -e first && ! test -e go; do sleep 0.01; done; \
+        onehold check --mine job; echo $? $ONEHOLD_NAME > second' > /dev/null 2>&1 & \
+        until test -s first; do sleep 0.01; done";
+    env.done(["run", "job", "--", "sh", "-c", daemon]);
+    assert_eq!(std::fs::read_to_string(env.path("first")).unwrap(), "0\n");
+    let _next = env.hold(&["job"]);
+    env.write("go", "");
+    wait_until("the daemon has asked", || env.lines("second") == 1);
+    assert_eq!(
+        std::fs::read_to_string(env.path("second")).unwrap(),
+        "4 job\n"
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn details_and_json_of_mine_name_the_holder() {
+    let env = TestEnv::new();
+    for (script, code, answer) in [
+        (
+            "onehold run job -- onehold check --mine --json job",
+            0,
+            true,
+        ),
+        ("onehold check --mine --json job", 4, false),
+    ] {
+        let output = env.shell(script).output().unwrap();
+        assert_eq!(output.status.code(), Some(code));
+        let object = last_json_object(&output.stdout);
+        assert_eq!(object["runs_under"], answer, "{object}");
+        assert_eq!(object["success"], true, "{object}");
+    }
+    env.shell("onehold run job -- onehold check --mine -v job")
+        .assert()
+        .success()
+        .stdout(contains("`job` is held by process "));
+    env.onehold(["check", "--mine", "--available", "job"])
+        .assert()
+        .code(2);
+}

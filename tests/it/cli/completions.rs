@@ -81,6 +81,7 @@ fn candidates_are_what_the_store_and_the_configuration_have() {
         ("onehold run --on-zombie ", &["take", "ask", "fail"]),
         ("onehold list --state h", &["held"]),
         ("onehold check --av", &["--available"]),
+        ("onehold check --mi", &["--mine"]),
         // Another store.
         ("onehold --dir folder check ", &[]),
         ("onehold check --dir=folder ", &[]),

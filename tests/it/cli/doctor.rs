@@ -231,3 +231,41 @@ fn modes_are_those_that_a_store_will_have_and_not_those_of_its_parent() {
     assert!(modes().starts_with("ok 0700, of user "), "{}", modes());
     assert!(!modes().contains("first hold"), "{}", modes());
 }
+
+#[cfg(unix)]
+#[test]
+fn doctor_says_who_shares_the_locks_of_a_store() {
+    let env = TestEnv::new();
+    let user = std::process::Command::new("id")
+        .arg("-un")
+        .output()
+        .unwrap();
+    let user = String::from_utf8(user.stdout).unwrap();
+    let said = || {
+        let object = env.json(["doctor", "--quick"]);
+        let checks = object["checks"].as_array().unwrap();
+        let users = checks
+            .iter()
+            .find(|check| check["check"] == "users")
+            .unwrap();
+        users["detail"].as_str().unwrap().to_owned()
+    };
+    let alone = format!(
+        "{} alone: a name of another user is another lock",
+        user.trim()
+    );
+    assert_eq!(said(), alone);
+    env.done(["run", "x", "--", "true"]);
+    assert_eq!(said(), alone);
+    for (mode, expected) in [
+        ("2770", "those of its group share its locks"),
+        ("1777", "all share its locks"),
+    ] {
+        let chmod = std::process::Command::new("chmod")
+            .arg(mode)
+            .arg(env.store())
+            .status();
+        assert!(chmod.unwrap().success());
+        assert_eq!(said(), expected);
+    }
+}

@@ -123,7 +123,7 @@ fn each_key_of_each_object_is_seen_with_a_value() {
     tour.acquire("-m why --owner o d e").kill();
     tour.json("check d");
     tour.json("acquire d e --ttl 1h --owner n -m more");
-    tour.json("check -v d");
+    tour.json("check -v --mine d");
     tour.json("break --yes d");
     tour.json("check -v d");
     tour.run("--time-limit 0.05 g", "exec sleep 1000");

@@ -612,7 +612,7 @@ fn help_of_a_verb_has_its_own_codes_and_refers_to_the_rest() {
     };
     assert_eq!(codes("config"), "0 1 2");
     assert_eq!(codes("list"), "0 1 2");
-    assert_eq!(codes("check"), "0 1 2 5 6");
+    assert_eq!(codes("check"), "0 1 2 4 5 6");
     assert_eq!(codes("renew"), "0 1 2 3 4");
     assert_eq!(codes("acquire"), "0 1 2 5 6 7 128+n");
     assert_eq!(codes("run"), "0 2 5 6 7 8 124 125 126, 127 128+n");

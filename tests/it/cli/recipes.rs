@@ -7,7 +7,7 @@ use std::process::Command;
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::str::contains;
 
-use crate::harness::{Running, TestEnv, wait_until};
+use crate::harness::{Running, Signal, TestEnv, send, wait_until};
 
 const README: &str = include_str!("../../../README.md");
 
@@ -351,28 +351,75 @@ fn build_ends_with_the_tool_whose_shell_has_started_it() {
     assert!(status.is_empty() || status.contains("(zombie)"), "{status}");
 }
 
+/// A repository with the hook, whose index is rebuilt once there is a file `end`. Commits wait for their hook.
+fn repository(env: &TestEnv, name: &str) -> std::path::PathBuf {
+    let hook = format!("{name}/hook");
+    executable(env, &hook, &format!("{}wait\n", example("post-commit")));
+    let rebuild = "#!/bin/sh\necho >> began\nwhile test -e began && ! test -e end; do sleep 0.01; done\necho >> rebuilt\n";
+    executable(env, &format!("{name}/rebuild-index"), rebuild);
+    env.path(name).canonicalize().unwrap()
+}
+
+fn commit(env: &TestEnv, repository: &std::path::Path) -> std::process::Command {
+    let mut hook = env.command(repository.join("hook"));
+    hook.current_dir(repository);
+    hook
+}
+
 #[test]
 fn index_is_rebuilt_once_after_all_the_commits_that_came_meanwhile() {
     let env = TestEnv::new();
-    executable(&env, "hook", &format!("{}wait\n", example("post-commit")));
-    executable(&env, "rebuild-index", "#!/bin/sh\necho >> rebuilt\n");
-    let mut holder = env.hold(&["index"]);
+    let repository = repository(&env, "one");
+    let name = format!("index{}", repository.display());
+    env.write("one/end", "");
+    let mut holder = env.hold(&[&name]);
     let mut commits: Vec<Running> = (0..8)
-        .map(|_| Running::start(env.command(env.path("hook"))))
+        .map(|_| Running::start(commit(&env, &repository)))
         .collect();
     wait_until("one waits, and the others are over", || {
         let over = commits
             .iter_mut()
             .filter_map(|commit| commit.has_ended().then_some(()));
-        env.number_of_waiters("index") == 1 && over.count() == 7
+        env.number_of_waiters(&name) == 1 && over.count() == 7
     });
-    assert_eq!(env.lines("rebuilt"), 0);
+    assert_eq!(env.lines("one/rebuilt"), 0);
     env.end();
     holder.finish();
     for mut commit in commits {
         assert_eq!(commit.finish(), 0);
     }
-    assert_eq!(env.lines("rebuilt"), 1);
+    assert_eq!(env.lines("one/rebuilt"), 1);
+}
+
+#[test]
+fn indexes_of_two_repositories_are_rebuilt_at_once_and_nobody_who_reads_the_output_waits() {
+    let env = TestEnv::new();
+    let mut both = Vec::new();
+    for name in ["one", "two"] {
+        let repository = repository(&env, name);
+        both.push(Running::start(commit(&env, &repository)));
+        wait_until("it is being rebuilt", || {
+            env.lines(&format!("{name}/began")) == 1
+        });
+        // As git starts it: without the `wait` of this test, and with a reader of its output.
+        executable(&env, &format!("{name}/hook"), &example("post-commit"));
+        let reader = format!("cd {name}; ./hook | cat > read");
+        let mut reader = Running::start(env.session(&reader));
+        wait_until("the reader is done", || reader.has_ended());
+        assert_eq!(env.lines(&format!("{name}/read")), 0);
+        assert_eq!(env.lines(&format!("{name}/rebuilt")), 0);
+    }
+    for name in ["one", "two"] {
+        env.write(&format!("{name}/end"), "");
+    }
+    for mut commit in both {
+        assert_eq!(commit.finish(), 0);
+    }
+    wait_until("the second commits are in", || {
+        ["one", "two"]
+            .iter()
+            .all(|name| env.lines(&format!("{name}/rebuilt")) == 2)
+    });
 }
 
 #[test]
@@ -1002,6 +1049,76 @@ fn each_script_does_what_its_equivalent_with_flock_does() {
     }
 }
 
+/// The work of a script that locks itself, for as long as there is no file `end`. Says so if another one is there.
+const ALONE: &str = "#!/bin/sh\nmkdir alone || echo >> twice\necho $$ >> jobs\n\
+    while test -e jobs && ! test -e end; do sleep 0.01; done\nrmdir alone\n";
+
+/// The scripts of the flock page and of the README that lock themselves.
+fn scripts_that_lock_themselves() -> Vec<String> {
+    let scripts = examples(FLOCK).into_iter();
+    let mut scripts: Vec<String> = scripts
+        .filter(|text| text.contains("check --mine"))
+        .collect();
+    scripts.push(recipe("onehold check --mine nightly"));
+    assert_eq!(scripts.len(), 3);
+    let lines = scripts.iter().map(|text| text.replace("./import", "./job"));
+    lines.map(|text| format!("#!/bin/sh\n{text}")).collect()
+}
+
+#[test]
+fn if_only_the_script_is_killed_its_work_has_ended_before_the_next_one_begins() {
+    for text in scripts_that_lock_themselves() {
+        let env = TestEnv::new();
+        executable(&env, "script", &text);
+        executable(&env, "job", ALONE);
+        let mut first = Running::start(env.session("exec ./script a"));
+        wait_until("the first one is at work", || env.lines("jobs") == 1);
+        let locks = env.json(["list"])["locks"].take();
+        let (name, script) = (&locks[0]["name"], &locks[0]["pid"]);
+        let mut waiting =
+            env.onehold(["run", "-w", "1h", name.as_str().unwrap(), "--", "sh", "-c"]);
+        let job = env.pid_in("jobs");
+        waiting.arg(format!("! kill -0 {job} 2>/dev/null"));
+        let mut next = Running::start(waiting);
+        env.wait_for_waiter(name.as_str().unwrap());
+        send(
+            u32::try_from(script.as_u64().unwrap()).unwrap(),
+            Signal::KILL,
+        );
+        assert_eq!(next.finish(), 0, "{text}");
+        assert_eq!(first.finish(), 137, "{text}");
+    }
+}
+
+#[test]
+fn if_only_the_wrapper_of_a_script_is_killed_the_script_keeps_its_lock() {
+    for text in scripts_that_lock_themselves() {
+        let env = TestEnv::new();
+        executable(&env, "script", &text);
+        executable(&env, "job", ALONE);
+        let mut first = env.command(env.path("script"));
+        first.arg("a");
+        // The process that was started is the wrapper.
+        let mut first = Running::start(first);
+        wait_until("the first one is at work", || env.lines("jobs") == 1);
+        first.kill();
+        let text = text.replace("--wait 5m ", "");
+        executable(&env, "second", &text);
+        let name = env.json(["list"])["locks"][0]["name"].take();
+        // The script that locks itself is named after itself.
+        if name != "script" {
+            let code = env.session("./second b").output().unwrap().status.code();
+            assert!(matches!(code, Some(1 | 6)), "{code:?} {text}");
+        }
+        assert_eq!(env.check(name.as_str().unwrap()), 6);
+        env.end();
+        wait_until("the script has ended", || {
+            env.check(name.as_str().unwrap()) != 6
+        });
+        assert!(!env.path("twice").exists(), "{text}");
+    }
+}
+
 #[test]
 fn line_with_the_format_of_flock_excludes_flock() {
     let env = TestEnv::new();
@@ -1010,7 +1127,7 @@ fn line_with_the_format_of_flock_excludes_flock() {
         .find(|block| block.contains("--format flock"))
         .unwrap();
     let file = env.path("job.lock");
-    let line = line.replace("/tmp/job.lock", file.to_str().unwrap());
+    let line = line.replace("/run/lock/job.lock", file.to_str().unwrap());
     executable(&env, "job", "#!/bin/sh\necho did\n");
     env.session(&line).assert().success().stdout("did\n");
     env.session(&format!("exec 9>job.lock; flock 9; {line}"))
@@ -1075,20 +1192,298 @@ fn steps_of_a_pipeline_share_one_lease() {
 }
 
 #[test]
+fn expired_lease_lets_no_other_job_in_beside_a_step_and_the_next_step_stops() {
+    let env = TestEnv::new();
+    executable(
+        &env,
+        "deploy.sh",
+        "#!/bin/sh\necho >> began\nwhile test -e began && ! test -e end; do sleep 0.01; done\n",
+    );
+    executable(&env, "smoke-test.sh", "#!/bin/sh\necho >> tested\n");
+    let steps = recipe("onehold acquire deploy").replace("--ttl 30m", "--ttl 300ms");
+    let steps: Vec<&str> = steps.lines().collect();
+    let step = |job: &str, line: &str| {
+        let mut step = env.session(line);
+        step.env("CI_JOB_ID", job);
+        step
+    };
+    step("77", steps[0]).assert().success();
+    let mut working = Running::start(step("77", steps[1]));
+    wait_until("the step is at work", || env.lines("began") == 1);
+    wait_until("the lease has expired", || {
+        env.json(["list"])["locks"]
+            .to_string()
+            .contains("\"reason\":\"expired\"")
+    });
+    let forever = steps[0].replace("--ttl 300ms", "--ttl 1h");
+    let mut other = Running::start(step("78", &forever));
+    env.wait_for_waiter("deploy");
+    assert!(!other.has_ended());
+    env.end();
+    assert_eq!(working.finish(), 0);
+    assert_eq!(other.finish(), 0);
+    step("77", steps[2]).assert().code(4);
+    assert!(!env.path("tested").exists());
+    step("77", steps[3]).assert().code(4);
+    step("78", steps[2]).assert().success();
+    step("78", steps[3]).assert().success();
+    assert_eq!(env.lines("tested"), 1);
+    // And if the other job has come and gone.
+    step("77", steps[2]).assert().code(3);
+}
+
+#[test]
+fn step_under_the_lease_of_its_own_job_is_told_what_to_run() {
+    let env = TestEnv::new();
+    env.done(["acquire", "deploy", "--ttl", "1h", "--owner", "job 77"]);
+    let refused = env.output(["run", "deploy", "--owner", "job 77", "--", "true"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(6), "{said}");
+    assert!(!said.contains("--wait"), "{said}");
+    let (_, hint) = said
+        .split_once("your own lease holds it: use its child, ")
+        .unwrap();
+    let lines: Vec<&str> = hint.split('`').skip(1).step_by(2).collect();
+    env.shell(&lines[0].replace('…', "true")).assert().success();
+    env.shell(lines[1]).assert().success();
+    assert_eq!(env.check("deploy"), 0);
+    // Of another owner.
+    env.done(["acquire", "deploy", "--ttl", "1h", "--owner", "78"]);
+    env.onehold(["run", "deploy", "--owner", "job 77", "--", "true"])
+        .assert()
+        .code(6)
+        .stderr(contains("to wait, add --wait"));
+}
+
+#[test]
 fn script_of_the_readme_holds_its_lock_to_its_end() {
     let env = TestEnv::new();
-    executable(&env, "nightly", &recipe("onehold acquire nightly"));
+    executable(&env, "nightly", &recipe("onehold check --mine nightly"));
     executable(&env, "import", "#!/bin/sh\nonehold check nightly >> seen\n");
-    env.session("./nightly a").assert().success().stdout("");
+    env.session("./nightly a")
+        .assert()
+        .success()
+        .stdout("")
+        .stderr("");
     assert_eq!(env.check("nightly"), 0, "released");
-    env.session("./nightly b").assert().success().stdout("");
+    env.session("./nightly b")
+        .assert()
+        .success()
+        .stdout("")
+        .stderr("");
     let seen = fs::read_to_string(env.path("seen")).unwrap();
     assert!(
         seen.contains("\"import a\"") && seen.contains("\"import b\""),
         "{seen}"
     );
     let log = fs::read_to_string(env.path("import.log")).unwrap();
-    assert_eq!(log.matches("done, under hold ").count(), 2);
+    assert_eq!(log.matches("done, under hold 1").count(), 2);
+}
+
+/// The lines of the page that a workflow of GitHub, or a playbook, gives to a shell.
+fn lines_after(text: &str, marker: &str) -> Vec<String> {
+    let text = example(text);
+    let lines = text.lines().filter_map(|line| line.split_once(marker));
+    lines.map(|(_, line)| line.to_owned()).collect()
+}
+
+#[test]
+fn steps_of_a_workflow_share_one_lease() {
+    let env = TestEnv::new();
+    for program in ["deploy.sh", "smoke-test.sh"] {
+        let text = format!("#!/bin/sh\nonehold check -q deploy; echo {program} $? >> seen\n");
+        executable(&env, program, &text);
+    }
+    let steps = lines_after("# .github/workflows/deploy.yml", "run: ");
+    assert_eq!(steps.len(), 4);
+    for step in &steps {
+        env.session(step).env("OWNER", "4711-1").assert().success();
+    }
+    let seen = fs::read_to_string(env.path("seen")).unwrap();
+    assert_eq!(seen, "deploy.sh 6\nsmoke-test.sh 6\n");
+    assert_eq!(env.check("deploy"), 0);
+    // Another attempt of the run comes in between.
+    env.session(&steps[0])
+        .env("OWNER", "4711-1")
+        .assert()
+        .success();
+    env.session(&steps[3])
+        .env("OWNER", "4711-1")
+        .assert()
+        .success();
+    env.session(&steps[0])
+        .env("OWNER", "4711-2")
+        .assert()
+        .success();
+    for (step, code) in [(1, 4), (2, 4), (3, 4)] {
+        env.session(&steps[step])
+            .env("OWNER", "4711-1")
+            .assert()
+            .code(code);
+    }
+    assert_eq!(env.lines("seen"), 2);
+}
+
+#[test]
+fn playbook_and_migration_run_once_at_a_time() {
+    let env = TestEnv::new();
+    for program in ["bin/ansible-playbook", "migrate"] {
+        executable(&env, program, "#!/bin/sh\necho $0 $ONEHOLD_NAME >> ran\n");
+    }
+    let play = example("ansible-playbook").replace("/run/lock/", "./");
+    let migrate = lines_after("ansible.builtin.command", "command: ").remove(0);
+    let migrate = migrate
+        .replace("--dir etcds://db1,db2,db3/locks", "")
+        .replace("/opt/app/", "./");
+    for (line, name) in [(&play, "./site.lock"), (&migrate, "migrate")] {
+        let mut command = env.session(line);
+        let path = format!("{}:{}", env.path("bin").display(), path_of(&command));
+        command
+            .env("PATH", path)
+            .env("USER", "ops")
+            .assert()
+            .success();
+        let ran = fs::read_to_string(env.path("ran")).unwrap();
+        assert!(ran.ends_with(&format!(" {name}\n")), "{ran}");
+        let mut holder = env.hold(&[name]);
+        let short = line.replace("-w 30m", "-w 0.1").replace("-w 10m", "-w 0.1");
+        env.session(&short).env("USER", "ops").assert().code(7);
+        env.end();
+        holder.finish();
+        fs::remove_file(env.path("end")).unwrap();
+    }
+    assert_eq!(env.lines("ran"), 2);
+}
+
+#[test]
+#[ignore = "needs make: apt install make"]
+fn makefile_links_two_at_once_and_deploys_alone() {
+    let env = TestEnv::new();
+    executable(
+        &env,
+        "bin/cc",
+        "#!/bin/sh\nmkdir link-$ONEHOLD_SLOT || echo >> twice\nls -d link-* | wc -l >> together\n\
+         sleep 0.05\nrmdir link-$ONEHOLD_SLOT\ntouch app\n",
+    );
+    executable(
+        &env,
+        "deploy.sh",
+        "#!/bin/sh\nmkdir deploying || echo >> twice\nrmdir deploying\necho >> deployed\n",
+    );
+    for number in 0..6 {
+        env.write(&format!("{number}/Makefile"), example("# Makefile"));
+        env.write(&format!("{number}/main.o"), "");
+        std::os::unix::fs::symlink("../deploy.sh", env.path(&format!("{number}/deploy.sh")))
+            .unwrap();
+    }
+    let make =
+        "for n in 0 1 2 3 4 5; do make -s -C $n CC=\"cd ..; $PWD/bin/cc\" deploy & done; wait";
+    // The compiler is a command line for a shell here.
+    let make = make.replace("cd ..; ", "env -C .. ");
+    env.session(&make).assert().success();
+    assert!(!env.path("twice").exists());
+    let together = fs::read_to_string(env.path("together")).unwrap();
+    let most = together
+        .lines()
+        .map(|line| line.trim().parse::<u32>().unwrap());
+    assert!(most.max() <= Some(2), "{together}");
+    assert_eq!(together.lines().count(), 6);
+}
+
+/// `docker` is a program that does what `docker run` does with this line, but for the container.
+#[test]
+fn containers_that_share_a_volume_migrate_one_after_the_other() {
+    let env = TestEnv::new();
+    let docker = "#!/bin/sh\nuntil [ \"$1\" = -e ]; do shift; done\n\
+        export \"${2%%=*}=$PWD${2#*=}\"\nshift 3\nexec \"$@\"\n";
+    executable(&env, "bin/docker", docker);
+    executable(
+        &env,
+        "migrate",
+        "#!/bin/sh\nmkdir alone || exit 9\necho $ONEHOLD_FILE >> ran\nsleep 0.02\nrmdir alone\n",
+    );
+    let script = format!(
+        "set -e\nwait_all=\nfor n in 1 2 3; do {} & wait_all=\"$wait_all $!\"; done\n\
+        for pid in $wait_all; do wait $pid; done",
+        example("docker run").trim()
+    );
+    let mut command = env.session(&script);
+    let path = format!("{}:{}", env.path("bin").display(), path_of(&command));
+    command.env("PATH", path).assert().success();
+    let ran = fs::read_to_string(env.path("ran")).unwrap();
+    let file = format!("{}/locks/migrate.lock\n", env.root.path().display());
+    assert_eq!(ran, file.repeat(3));
+}
+
+#[test]
+fn store_of_the_recipe_for_shared_filesystems_is_examined_used_and_broken() {
+    let env = TestEnv::new();
+    executable(&env, "report.sh", "#!/bin/sh\necho >> ran\n");
+    let lines = example("/mnt/share/locks doctor").replace("/mnt/share", "share");
+    fs::create_dir(env.path("share")).unwrap();
+    let codes: Vec<_> = lines
+        .lines()
+        .map(|line| env.session(line).output().unwrap().status.code().unwrap())
+        .collect();
+    // Nothing is held at the end.
+    assert_eq!(codes, [0, 0, 3]);
+    assert_eq!(env.lines("ran"), 1);
+}
+
+#[test]
+fn path_for_all_users_holds_the_lock() {
+    let env = TestEnv::new();
+    executable(&env, "backup.sh", "#!/bin/sh\necho $ONEHOLD_NAME\n");
+    let line = example("/run/lock/backup.lock").replace("/run/lock", "./lock");
+    fs::create_dir(env.path("lock")).unwrap();
+    env.session(&line)
+        .assert()
+        .success()
+        .stdout("./lock/backup.lock\n");
+}
+
+#[test]
+#[ignore = "needs jq: apt install jq"]
+fn program_is_replaced_while_a_lock_is_held() {
+    let env = TestEnv::new();
+    fs::create_dir(env.path("bin")).unwrap();
+    fs::copy(crate::harness::program(), env.path("bin/onehold")).unwrap();
+    fs::copy(crate::harness::program(), env.path("onehold")).unwrap();
+    let script = example("install onehold").replace("/usr/local/bin", "./bin");
+    let (until, install) = script.split_once('\n').unwrap();
+    let until = until.replace("sleep 10", "sleep 0.01");
+    let old = "bin/onehold run job -- sh -c 'echo > began; while test -e began && ! test -e end; do sleep 0.01; done'";
+    let mut holder = Running::start(env.shell(&format!("exec {old}")));
+    wait_until("it holds the lock", || env.lines("began") == 1);
+    let mut waiting = Running::start(env.shell(&until));
+    // A new file takes the place of the one that is running.
+    env.shell(install).assert().success();
+    env.shell("bin/onehold check job").assert().code(6);
+    assert!(!waiting.has_ended());
+    env.end();
+    assert_eq!(holder.finish(), 0);
+    assert_eq!(waiting.finish(), 0);
+    assert_eq!(env.check("job"), 0);
+}
+
+#[test]
+fn man_pages_and_completions_are_installed_below_a_prefix() {
+    let env = TestEnv::new();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/install-docs");
+    assert!(README.contains("`packaging/install-docs ~/.local`"));
+    env.command(script).assert().success();
+    let share = env.path(".local/share");
+    for file in [
+        "man/man1/onehold-run.1",
+        "man/man5/onehold-json.5",
+        "man/man7/onehold-recipes.7",
+        "bash-completion/completions/onehold.bash",
+        "zsh/site-functions/_onehold",
+        "fish/vendor_completions.d/onehold.fish",
+    ] {
+        assert!(share.join(file).exists(), "{file}");
+    }
+    env.command(script).arg("other").assert().success();
 }
 
 #[test]

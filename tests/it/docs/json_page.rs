@@ -55,11 +55,11 @@ const SECTIONS: [(&str, &[&str]); 5] = [
 /// The rules, for DESCRIPTION.
 const RULES: [&str; 7] = [
     "With --json, a command of onehold(1) prints exactly one object on one line, even if it fails: the result. It goes to stdout. For run, whose stdout belongs to CMD, it is the last line on stderr. run --exec and run --reentrant are replaced by CMD and print a result only if they fail. hold prints an object on each line, see EVENTS OF HOLD. If INT, TERM or HUP ends onehold while it waits or asks, the result says interrupted.",
-    "These objects are for programs, and are a contract. Within 1.x, no key is removed, and none changes its name, type, unit or meaning. Later versions may add keys to each object, and words to status, error.code, reason and the like: ignore keys that you do not know, and treat an unknown word of status or error.code as a failure if success is false. All keys of this page are there since 0.1.0. One that is added says since when.",
+    "These objects are for programs, and are a contract. Within 1.x, no key is removed, and none changes its name, type, unit or meaning. Later versions may add keys to each object, and words to status, error.code, reason and the like: ignore keys that you do not know, and treat an unknown word of status or error.code as a failure if success is false. All keys date from 0.1.0; later ones say which version added them.",
     "Each key says whether it can be null. A key is present in each object of its kind, unless it is optional. Texts in words (message, errors, evidence, zombie_reason, detail, advice) are for people, and may change at any time.",
     "A time is a text as in RFC 3339 in UTC, with Z and 0, 3, 6 or 9 decimals of a second, such as 2026-11-22T13:21:16.123456Z. The order of two times is not always that of their texts. A key that ends in _seconds is in seconds, and can have decimals. One that ends in _ms is in milliseconds.",
     "An integer is never greater than 2^53, so a reader that knows only doubles reads it exactly. That is also true of hold numbers, which increase within a store. PIDs and numbers of users have at most 32 bits. Journal events are an exception: they say what is in the journal, which everybody who can write to the store can edit.",
-    "The text is UTF-8. Characters that could control a terminal are escaped (\\u001b), and bytes that are no UTF-8, such as in a path, are replaced by U+FFFD.",
+    "The text is UTF-8. Characters that could control a terminal are escaped (\\u001b), and invalid UTF-8, such as in a path, is replaced by U+FFFD.",
     "The exit status of onehold is the same with and without --json, see EXIT STATUS of onehold(1).",
 ];
 

@@ -51,7 +51,7 @@ fn break_each(
         let numbers: Vec<_> = holds.iter().map(|hold| hold.hold()).collect();
         return Ok(Outcome::refused(Refusal::SEVERAL_HOLDERS, text)
             .details(json!({ "holds": numbers }))
-            .note(output::store_line(status))
+            .note(output::store_line(session, status))
             .note("  to break one of them, add --hold N; to break all, add --all")
             .lock(Box::new(status.clone())));
     }
@@ -62,7 +62,7 @@ fn break_each(
         let holders = words::counted(live, "holder");
         let text = format!("not confirmed: {name} has {holders}");
         let outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text)
-            .note(output::store_line(status))
+            .note(output::store_line(session, status))
             .note(
                 "  cannot ask for confirmation: no terminal (use --hold N --yes, or --all --yes)",
             );
@@ -174,7 +174,7 @@ fn break_shown(
         let text = format!("not confirmed: {}", describe_holder(&status, local));
         return Ok(Outcome::refused(Refusal::NOT_CONFIRMED, text)
             .details(json!({ "hold": status.hold() }))
-            .note(output::store_line(&status))
+            .note(output::store_line(session, &status))
             .lock(Box::new(status)));
     }
     let starter = starter(&status);
@@ -310,7 +310,7 @@ fn still_running(
         ));
     }
     notes.extend(spared);
-    notes.push(output::store_line(&was));
+    notes.push(output::store_line(session, &was));
     let break_it = command_line(session, "break", &was);
     notes.push(match output::only_remover(&was) {
         Some(user) => {

@@ -15,9 +15,17 @@ use crate::session::Session;
 use crate::words;
 use crate::work;
 
+/// Of the JSON object, with `--mine`.
+const RUNS_UNDER: &str = "runs_under";
+
 #[inline(never)]
 pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
+    let is_mine = if typed.mine {
+        Some(lock.is_run_under(&session.caller)?)
+    } else {
+        None
+    };
     // Whatever would keep `acquire` from taking the lock: its holder, a parent's, a child's, a waiter.
     let mode = args::mode(typed.shared, typed.slots);
     let options = basic_options(session, mode, typed.max_age);
@@ -32,11 +40,16 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         State::NotALock => (Exit::Failed, "failure"),
     };
     let exit = match (typed.available, exit) {
-        (false, exit) | (true, exit @ Exit::Failed) => exit,
+        (_, exit @ Exit::Failed) => exit,
+        _ if is_mine == Some(true) => Exit::Done,
+        _ if is_mine == Some(false) => Exit::NotYours,
+        (false, exit) => exit,
         (true, _) if status.is_takeable() => Exit::Done,
         (true, _) => Exit::Locked,
     };
-    let is_silent = session.global.quiet && !session.global.json;
+    // A script asks that about itself, and its output is not for that.
+    let is_quiet = session.global.quiet || (typed.mine && !session.global.verbose);
+    let is_silent = is_quiet && !session.global.json;
     let is_told = !is_silent || status.verdict.state == State::NotALock;
     let holder = is_told.then(|| describe_obstacle(&status, lock.name(), local));
     let holder = holder.unwrap_or_default();
@@ -44,7 +57,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     if status.verdict.state == State::NotALock {
         outcome = Outcome::refused(Refusal::NOT_A_LOCK, outcome.message);
         outcome.notes.extend(hint_about_file(session, &status.path));
-    } else if !session.global.quiet {
+    } else if !is_quiet {
         // The message of the profile's program comes first: its callers look for it.
         let settings = &session.config.settings;
         let foreign = settings.has_refusal().then(|| {
@@ -68,11 +81,18 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
             lines.push(next_step(session, &status, None));
         }
         if session.global.verbose {
-            lines.push(store_line(&status));
+            lines.push(store_line(session, &status));
             lines.extend(store_facts(&lock, &status, &mut outcome));
             lines.extend(inspected(session, &status, &mut outcome)?);
         }
         outcome = outcome.data(lines.join("\n"));
+    }
+    if let Some(is_mine) = is_mine {
+        let object = outcome.more.as_object_mut();
+        match object {
+            Some(keys) => drop(keys.insert(RUNS_UNDER.to_owned(), is_mine.into())),
+            None => outcome.more = serde_json::json!({ RUNS_UNDER: is_mine }),
+        }
     }
     Ok(outcome.lock(Box::new(status)).into())
 }

@@ -96,7 +96,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     // Watched only while waiting or holding: so a free lock is taken even if stdin is at its end.
     let is_watched = Cell::new(false);
     let watch_stdin = || watch_stdin(&is_watched, &end);
-    // There, it may be for an answer; and the end is told only once.
+    // What is typed on a terminal may be the answer to a question, and a terminal tells its end (Ctrl-D) only once.
     let is_terminal = std::io::stdin().is_terminal();
     let may_ask = typed.hold.on_zombie == Some(OnZombie::Ask) || typed.hold.force;
     if lock.is_remote() && !is_terminal {

@@ -47,8 +47,10 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
     }
     let (_, name) = about(&cli.verb);
     let takes = matches!(cli.verb, Verb::Run(_) | Verb::Acquire(_) | Verb::Hold(_));
+    // A script asks that before its first hold.
+    let is_about_caller = matches!(&cli.verb, Verb::Check(typed) if typed.mine);
     // The others would make it.
-    let uses_store = !takes && name.is_none_or(|name| !name.is_path());
+    let uses_store = !takes && !is_about_caller && name.is_none_or(|name| !name.is_path());
     let is_of_profile = name.is_none_or(|name| session.only.as_ref() == Some(name));
     let ready = if is_of_profile && !matches!(cli.verb, Verb::Config | Verb::Doctor(_)) {
         session.ensure_directory(takes).map_err(anyhow::Error::from)

@@ -31,7 +31,10 @@ pub(crate) fn not_yours(
         .details(json!({ "hold": status.hold() }))
         .notes(own.into_iter().chain(why.map(str::to_owned)))
         .notes(block(&status, session.global.verbose))
-        .notes([store_line(&status), next_step(session, &status, None)])
+        .notes([
+            store_line(session, &status),
+            next_step(session, &status, None),
+        ])
         .lock(status)
 }
 

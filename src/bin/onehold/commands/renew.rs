@@ -35,7 +35,7 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
             Outcome::refused(Refusal::NOT_HELD, text)
                 .details(json!({ "hold": status.hold() }))
                 .notes(block(&status, session.global.verbose))
-                .note(store_line(&status))
+                .note(store_line(session, &status))
                 .lock(status)
         }
         Renewal::Lost(status) => {
@@ -45,7 +45,7 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
             Outcome::refused(Refusal::NOT_HELD, text)
                 .details(json!({ "hold": status.hold() }))
                 .note("  the record of one of its locks was removed or replaced")
-                .note(store_line(&status))
+                .note(store_line(session, &status))
                 .note(format!("  to release what is left of it, run `{release}`"))
                 .lock(status)
         }

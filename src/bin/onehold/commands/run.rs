@@ -78,7 +78,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         }
         die_with::terminate_with(process)?;
     }
-    // Before the wait, if there is one: after it only what the hold adds is missing.
+    // Before the wait, so that the command starts at once after it: only the variables of the hold are left to add.
     let waits = typed.hold.wait.is_some() && !typed.exec;
     let laid_out = waits.then(|| lay_out(program, arguments)).transpose()?;
     let words = typed.command.iter();

@@ -96,9 +96,10 @@ fn release(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Release> {
 fn check(words: &mut Words<'_>, global: &mut GlobalArgs) -> Option<Check> {
     let mut check = Check::default();
     while !words.0.is_empty() {
-        let word = words.next()?;
-        if !words.global(word, global)? {
-            fill(&mut check.name, positional(word)?)?;
+        match words.next()? {
+            "--mine" => set(&mut check.mine)?,
+            word if words.global(word, global)? => {}
+            name => fill(&mut check.name, positional(name)?)?,
         }
     }
     Some(check)
@@ -241,6 +242,7 @@ mod tests {
         "--max-age",
         "1d",
         "--hold",
+        "--mine",
         "--force",
         "-f",
         "-y",
