@@ -218,6 +218,8 @@ pub struct Verdict {
     pub wrapper_alive: Option<bool>,
     /// Time since the last heartbeat, never negative.
     pub age: Option<Duration>,
+    /// When it becomes overdue, or a zombie if its holder cannot be checked, by the wall clock.
+    pub overdue_at: Option<DateTime<Utc>>,
     /// When the time to live ends, by the wall clock.
     pub expires_at: Option<DateTime<Utc>>,
     /// How much longer a dead hold on etcd must be known to be dead before the caller may take it over.
@@ -241,6 +243,7 @@ impl Verdict {
             pid_alive: None,
             wrapper_alive: None,
             age: None,
+            overdue_at: None,
             expires_at: None,
             takeable_in: None,
         }
