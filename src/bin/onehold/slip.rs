@@ -1,7 +1,8 @@
 //! What was meant by a command line that does not parse: a line to paste, which parses. There is none
 //! where that is not sure.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use clap::{Arg, Command, CommandFactory, Parser};
 use onehold::LockName;
@@ -232,7 +233,7 @@ impl<'a> Line<'a> {
         matches!(self.verb, None | Some("run"))
             && self.command.is_none()
             && word.contains('/')
-            && is_program(word)
+            && (is_program(word) || self.verb.is_some() && is_nothing_yet(word))
             && !after.iter().any(|word| is_program(word))
     }
 
@@ -413,6 +414,13 @@ fn of_flock(name: &str) -> Option<&'static str> {
         "F" | "no-fork" => Some("exec"),
         _ => None,
     }
+}
+
+/// Whether a path leads nowhere, and does not look as that of a lock.
+fn is_nothing_yet(path: &str) -> bool {
+    let path = Path::new(path);
+    let of_locks = ["lock", "lck", "pid"].map(|suffix| Some(OsStr::new(suffix)));
+    !path.exists() && !of_locks.contains(&path.extension())
 }
 
 fn is_program(word: &str) -> bool {

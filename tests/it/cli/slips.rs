@@ -159,6 +159,12 @@ const SLIPS: &[(&str, &str)] = &[
         "onehold run -w 1 -- ./backup.sh --all x",
     ),
     ("onehold ./backup.sh", "onehold run -- ./backup.sh"),
+    (
+        "onehold run ./absent.sh --all",
+        "onehold run -- ./absent.sh --all",
+    ),
+    ("onehold run ./absent.lock", ""),
+    ("onehold run ./bin", ""),
     ("onehold run ./backup.sh make all", ""),
     ("onehold run", ""),
     ("onehold run b9", ""),
