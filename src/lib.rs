@@ -190,7 +190,9 @@ pub mod command_line {
     pub use crate::sys::HowEnded;
     #[cfg(all(feature = "cli", feature = "etcd"))]
     pub use crate::sys::directory::is_exposed;
-    pub use crate::sys::process::{command_line as command_line_of, may_signal};
+    pub use crate::sys::process::{
+        command_line as command_line_of, may_signal, working_directory as working_directory_of,
+    };
     pub use crate::sys::start::{Program, Started};
     #[cfg(all(feature = "cli", target_os = "linux"))]
     pub use crate::sys::startup::{Arena, begin};

@@ -48,9 +48,12 @@ impl TicketContent {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// Whether its place may be given to this request: it has the same owner, and wants the same locks.
+    /// Whether its place may be given to this request: it has the same owner, and wants the same locks in any order.
     pub(crate) fn is_for(&self, request: &Request) -> bool {
-        self.request.owner == request.owner && self.request.wants == request.wants
+        let (own, wanted) = (&self.request.wants, &request.wants);
+        self.request.owner == request.owner
+            && own.len() == wanted.len()
+            && own.iter().all(|want| wanted.contains(want))
     }
 
     pub(crate) fn into_kept_place(self, left: Duration) -> KeptPlace {

@@ -220,6 +220,8 @@ pub struct Verdict {
     pub age: Option<Duration>,
     /// Of a hold that is overdue or too old: the age that it has exceeded.
     pub max_age: Option<Duration>,
+    /// When it becomes overdue, or a zombie if its holder cannot be checked, by the wall clock.
+    pub overdue_at: Option<DateTime<Utc>>,
     /// When the time to live ends, by the wall clock.
     pub expires_at: Option<DateTime<Utc>>,
     /// How much longer a dead hold on etcd must be known to be dead before the caller may take it over.
@@ -244,6 +246,7 @@ impl Verdict {
             wrapper_alive: None,
             age: None,
             max_age: None,
+            overdue_at: None,
             expires_at: None,
             takeable_in: None,
         }

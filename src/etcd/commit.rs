@@ -167,7 +167,9 @@ impl Session<'_> {
                 compare_queue(&mut txn, keys, taking, &key.name);
             }
             // The owner has had its turn.
-            if let Some((owner, (first, _))) = record.owner.as_deref().zip(taking.put.first()) {
+            let put = taking.put.iter().map(|(key, _)| key);
+            let first = put.min_by_key(|key| key.name.as_str());
+            if let Some((owner, first)) = record.owner.as_deref().zip(first) {
                 txn.delete_all(keys.kept_for(&first.name, owner));
             }
         }

@@ -15,7 +15,7 @@ use super::keys::{Keys, Part, Turn};
 use super::messages::{KeyValue, Read, Txn};
 use super::snapshot::is_of_waiter;
 use super::store::{Session, Shared};
-use crate::decision::{Observer, Request};
+use crate::decision::{Observer, Request, Want};
 use crate::error::Result;
 use crate::name::LockName;
 use crate::record::{Record, digest};
@@ -70,11 +70,14 @@ impl Drop for Kept {
     }
 }
 
-/// The lock in whose queue a place is kept for a request, and its key. `None`: it has no owner.
+/// The lock in whose queue a place is kept for a request, and its key, in whatever order its locks were named.
+/// `None`: it has no owner.
 fn kept_for<'a>(keys: &Keys, request: &'a Request) -> Option<(&'a LockName, String)> {
-    let first = &request.wants.first()?.name;
+    let mut wants: Vec<&Want> = request.wants.iter().collect();
+    wants.sort_by_key(|want| want.name.as_str());
+    let first = &wants.first()?.name;
     let of_owner = keys.kept_for(first, request.owner.as_deref()?);
-    let wants = serde_json::to_vec(&request.wants).ok()?;
+    let wants = serde_json::to_vec(&wants).ok()?;
     let key = format!("{}{:016x}", of_owner.start, digest(&wants));
     Some((first, key))
 }
@@ -190,15 +193,31 @@ impl Session<'_> {
         Ok(tickets.filter(|(number, _)| *number < place).count())
     }
 
-    /// The places that are kept in the queue of a lock, and have no waiter, in order.
-    pub(super) fn kept_places(self, name: &LockName) -> Result<Vec<KeptPlace>> {
+    /// The places that are kept in the queue of a lock, and have no waiter, each with its key.
+    fn kept_of(self, name: &LockName) -> Result<Vec<(KeyValue, Content)>> {
         let range: Range<String> = self.keys().several(Part::Keep, name);
         let mut places = Vec::new();
         for kept in self.read(&Read::all(range))?.kvs {
-            let Some(content) = read(&kept) else { continue };
-            if self.ticket_of(name, &content)?.is_some() {
-                continue;
+            if let Some(content) = read(&kept)
+                && self.ticket_of(name, &content)?.is_none()
+            {
+                places.push((kept, content));
             }
+        }
+        Ok(places)
+    }
+
+    /// How many of them are before a place.
+    pub(super) fn kept_before(self, name: &LockName, place: u64) -> Result<usize> {
+        let kept = self.kept_of(name)?.into_iter();
+        let numbers = kept.map(|(_, content)| Keys::number_of_ticket("", content.turn));
+        Ok(numbers.filter(|number| *number < place).count())
+    }
+
+    /// The places that are kept in the queue of a lock, and have no waiter, in order.
+    pub(super) fn kept_places(self, name: &LockName) -> Result<Vec<KeptPlace>> {
+        let mut places = Vec::new();
+        for (kept, content) in self.kept_of(name)? {
             let left = self.client().time_to_live(kept.lease);
             let place = content.waiter.into_kept_place(left.unwrap_or_default());
             places.push((content.turn, place));

@@ -238,8 +238,9 @@ impl Contender for EtcdContender<'_> {
         let place = self.place.as_ref()?;
         let session = self.etcd.session(Patience::SHORT);
         session.is_kept(place.kept.as_ref()?).then_some(())?;
-        let before = session.waiters_before(name, place.tickets.number());
-        before.ok().map(|before| before + 1)
+        let number = place.tickets.number();
+        let waiters = session.waiters_before(name, number).ok()?;
+        Some(waiters + session.kept_before(name, number).ok()? + 1)
     }
 
     fn look_again(&mut self) {

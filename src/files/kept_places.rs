@@ -230,12 +230,12 @@ pub(super) fn forget(queue: &Tickets, owner: &str) {
     }
 }
 
-/// The places that are kept in a queue, in order.
-pub(super) fn listed(queue: &Tickets) -> Vec<KeptPlace> {
+/// The places that are kept in a queue, in order, with their numbers.
+pub(super) fn listed(queue: &Tickets) -> Vec<(u64, KeptPlace)> {
     let kept = tickets(queue).filter_map(|name| {
         let (file, content) = open(queue, name)?;
         let left = name.if_kept(&file, &content)?.left()?;
-        Some(content.into_kept_place(left))
+        Some((name.number, content.into_kept_place(left)))
     });
     kept.collect()
 }

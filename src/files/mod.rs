@@ -230,7 +230,8 @@ impl Backend for Files {
     }
 
     fn kept_places(&self, of: &LockName) -> Result<Vec<KeptPlace>> {
-        self.look_at_queue(|queue| queue.kept(of))
+        let places = self.look_at_queue(|queue| queue.kept(of))?;
+        Ok(places.into_iter().map(|(_, place)| place).collect())
     }
 
     fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
@@ -333,8 +334,10 @@ impl Contender for FilesContender<'_> {
     fn position_kept(&self, name: &LockName) -> Option<usize> {
         let place = self.place.as_ref().filter(|place| place.is_kept)?;
         let queue = Queue::open(&place.root);
-        (queue.kept(name).len() < MAX_KEPT).then_some(())?;
-        Some(queue.waiters_before(place.number, name) + 1)
+        let kept = queue.kept(name);
+        (kept.len() < MAX_KEPT).then_some(())?;
+        let kept = kept.iter().filter(|(number, _)| *number < place.number);
+        Some(queue.waiters_before(place.number, name) + kept.count() + 1)
     }
 
     /// Closing the watch takes milliseconds, so it is closed when the hold ends.

@@ -321,8 +321,8 @@ impl<'a> Queue<'a> {
         waiters.collect()
     }
 
-    /// The places in the queue of a lock that are kept for waiters that are gone.
-    pub(super) fn kept(&self, name: &LockName) -> Vec<KeptPlace> {
+    /// The places in the queue of a lock that are kept for waiters that are gone, with their numbers.
+    pub(super) fn kept(&self, name: &LockName) -> Vec<(u64, KeptPlace)> {
         let queue = self.directory_of(name);
         queue.as_ref().map(kept_places::listed).unwrap_or_default()
     }

@@ -55,7 +55,7 @@ pub struct Wait<'a> {
     /// `None`: as long as it takes; zero: not at all.
     limit: Option<Duration>,
     canceled: Option<&'a AtomicBool>,
-    on_wait: Option<(Duration, OnWait<'a>)>,
+    on_wait: Vec<(Duration, OnWait<'a>)>,
     on_decision: Option<OnDecision<'a>>,
     /// The last decision was to take the lock.
     is_taking: bool,
@@ -90,7 +90,7 @@ impl<'a> Wait<'a> {
         Self {
             limit,
             canceled: None,
-            on_wait: None,
+            on_wait: Vec::new(),
             on_decision: None,
             is_taking: false,
             started: None,
@@ -147,10 +147,10 @@ impl<'a> Wait<'a> {
         self
     }
 
-    /// Calls `callback` once, with what is waited for, after this time.
+    /// Calls `callback` once, with what is waited for, after this time. There can be several, each with its time.
     #[must_use]
     pub fn on_wait(mut self, after: Duration, callback: impl FnMut(&Status) + 'a) -> Self {
-        self.on_wait = Some((after, Box::new(callback)));
+        self.on_wait.push((after, Box::new(callback)));
         self
     }
 
@@ -227,12 +227,18 @@ impl<'a> Wait<'a> {
         }
         self.started.get_or_insert_with(boottime);
         self.has_waited = true;
-        if self.until_callback().is_some_and(|left| left.is_zero())
-            && let Some((_, mut callback)) = self.on_wait.take()
-        {
+        let elapsed = self.elapsed().unwrap_or_default();
+        if self.on_wait.iter().any(|(after, _)| *after <= elapsed) {
             // Before the caller starts threads: with them, growing the table takes milliseconds.
             let _ = grow_fd_table();
-            callback(&status());
+            let status = status();
+            self.on_wait.retain_mut(|(after, callback)| {
+                let is_due = *after <= elapsed;
+                if is_due {
+                    callback(&status);
+                }
+                !is_due
+            });
         }
         let is_over = self.is_wanted() && self.left().is_some_and(|left| left.is_zero());
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
@@ -241,7 +247,7 @@ impl<'a> Wait<'a> {
 
     /// `None`: there is no callback.
     fn until_callback(&self) -> Option<Duration> {
-        let (after, _) = self.on_wait.as_ref()?;
+        let after = self.on_wait.iter().map(|(after, _)| *after).min()?;
         Some(after.saturating_sub(self.elapsed().unwrap_or_default()))
     }
 

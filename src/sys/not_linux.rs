@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -71,6 +71,12 @@ pub(crate) fn state_of_pid_namespace(_number: u64) -> Option<ProcessState> {
 
 /// The user of a process: not asked for.
 pub(crate) fn user_of(_pid: Pid) -> Option<u32> {
+    None
+}
+
+/// The working directory of a process: not asked for.
+#[must_use]
+pub fn working_directory(_pid: Pid) -> Option<PathBuf> {
     None
 }
 

@@ -8,17 +8,12 @@ use crate::harness::{Running, json_object, wait_until};
 
 /// A run that waits for `x` with a place that is kept for this owner.
 fn call(on: &On, owner: &str, wait: &str) -> Running {
-    let words = [
-        "run",
-        "-w",
-        wait,
-        "--owner",
-        owner,
-        "--keep-place",
-        "10m",
-        "x",
-    ];
-    let mut command = on.onehold(&words);
+    call_for(on, owner, wait, &["x"])
+}
+
+fn call_for(on: &On, owner: &str, wait: &str, names: &[&str]) -> Running {
+    let words = ["run", "-w", wait, "--owner", owner, "--keep-place", "10m"];
+    let mut command = on.onehold(&[&words, names].concat());
     command.args(["--", "sh", "-c", &format!("echo {owner} >> served")]);
     Running::start_with_output(command)
 }
@@ -171,4 +166,35 @@ fn places_are_kept_for_each_request_of_an_owner_and_for_one_of_its_waiters() {
     holder.finish();
     assert_eq!((first.finish(), other.finish()), (0, 0));
     assert!(kept_for(&on).is_empty());
+}
+
+#[test]
+fn place_of_several_locks_is_kept_in_whatever_order_they_are_named() {
+    let on = On::new(shared());
+    let mut holder = hold(&on);
+    assert_eq!(call_for(&on, "a", "1", &["x", "y"]).finish(), 7);
+    let mut behind = call(&on, "b", "60");
+    wait_until_waiting(&on, &["b"]);
+    let mut again = call_for(&on, "a", "60", &["y", "x"]);
+    wait_until_waiting(&on, &["a", "b"]);
+    fs::write(on.env.path("end"), "").unwrap();
+    for ended in [&mut holder, &mut again, &mut behind] {
+        assert_eq!(ended.finish(), 0);
+    }
+    let served = fs::read_to_string(on.env.path("served")).unwrap();
+    assert_eq!(served, "a\nb\n");
+    assert!(kept_for(&on).is_empty());
+}
+
+#[test]
+fn each_kept_place_has_a_position_of_its_own() {
+    let on = On::new(shared());
+    let mut holder = hold(&on);
+    for (owner, place) in [("a", "1st"), ("b", "2nd"), ("a", "1st")] {
+        let (_, _, told) = call(&on, owner, "1").finish_with_output();
+        let told_place = format!("; your place ({place}) is kept for 10m\n");
+        assert!(told.contains(&told_place), "{owner}: {told}");
+    }
+    fs::write(on.env.path("end"), "").unwrap();
+    assert_eq!(holder.finish(), 0);
 }

@@ -438,6 +438,11 @@ fn without_details(text: &str, root: &Path) -> String {
     }
     // A time limit may end tomorrow.
     out = out.replace("#-#-# #:#:#", "#:#:#");
+    // Whether it can be seen depends on the moment.
+    while let Some((before, rest)) = out.split_once("; runs in ") {
+        let end = rest.find([';', '\n']).unwrap_or(rest.len());
+        out = format!("{before}{}", &rest[end..]);
+    }
     // Whoever runs the tests.
     let of_user = " of user ";
     if let Some((before, rest)) = out.split_once(of_user) {

@@ -390,3 +390,56 @@ fn assert_served_in_order_and_at_once(env: &TestEnv, calls: &[Call]) {
     assert!(gaps[gaps.len() / 2] < 60, "{gaps:?}");
     assert!(gaps[gaps.len() - 1] < 1_000, "{gaps:?}");
 }
+
+#[test]
+fn place_of_several_locks_is_kept_in_whatever_order_they_are_named() {
+    let env = TestEnv::new();
+    let mut holder = env.hold(&["x"]);
+    assert_eq!(call(&env, "a", "0.1", &["x", "y"]).finish(), 7);
+    let _behind = call(&env, "b", "1h", &[]);
+    wait_until_waiting(&env, &["b"]);
+    let mut again = call(&env, "a", "1h", &["y", "x"]);
+    wait_until_waiting(&env, &["a", "b"]);
+    assert!(kept_for(&env).is_empty());
+    let places = env.json(["check", "-v", "y"])["kept_places"].clone();
+    assert_eq!(places, serde_json::json!([]));
+    env.end();
+    holder.finish();
+    assert_eq!(again.finish(), 0);
+    assert_eq!(served(&env)[0], "a");
+}
+
+#[test]
+fn each_kept_place_has_a_position_of_its_own() {
+    let env = TestEnv::new();
+    let mut holder = env.hold(&["x"]);
+    for (owner, place) in [("a", "1st"), ("b", "2nd"), ("c", "3rd"), ("b", "2nd")] {
+        let (_, _, told) = call(&env, owner, "0.1", &[]).finish_with_output();
+        let told_place = format!("; your place ({place}) is kept for 10m\n");
+        assert!(told.contains(&told_place), "{owner}: {told}");
+    }
+    env.end();
+    holder.finish();
+}
+
+#[test]
+fn place_that_is_not_kept_since_nobody_waits_is_said() {
+    let env = TestEnv::new();
+    let mut holder = env.hold(&["x"]);
+    let run = [
+        "run",
+        "-q",
+        "--keep-place",
+        "5m",
+        "--owner",
+        "o",
+        "x",
+        "--",
+        "true",
+    ];
+    let said = "onehold: warning: no place is kept: --keep-place has no effect without --wait\n";
+    env.onehold(run).assert().code(6).stderr(said);
+    env.end();
+    holder.finish();
+    env.onehold(run).assert().success().stderr("");
+}

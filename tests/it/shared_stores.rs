@@ -689,6 +689,23 @@ fn process_that_gets_no_signal_is_named_with_its_user() {
 
 #[test]
 #[ignore = "needs root: two ordinary users"]
+fn break_asks_for_nothing_that_it_cannot_do() {
+    for (store, mode) in [(0o1777, 0o644), (0o2770, 0o660)] {
+        let mut forgery = Forgery::new(store, false, Daemon, mode);
+        let record = forged(&forgery.genuine, |record| forgery.names_victim(record, 0));
+        forgery.plays(&record, Root, "check LOCK");
+        let pid = forgery.victims[0].pid();
+        let ended = forgery.place.does(Root, "onehold break x");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(1), "{store:o}: {said}");
+        let named = format!("process {pid} (sleep) gets no signal: it belongs to user root");
+        assert!(said.contains(&named), "{store:o}: {said}");
+        assert!(!said.contains("confirm"), "{store:o}: {said}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: two ordinary users"]
 fn break_does_not_wait_for_a_process_that_gets_no_signal() {
     let mut forgery = Forgery::new(0o1777, false, Daemon, 0o644);
     // TERM was sent, it says, and KILL is due in 4,000 years.

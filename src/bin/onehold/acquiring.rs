@@ -17,11 +17,12 @@ use crate::exit::Exit;
 use crate::malformed;
 use crate::outcome::{Outcome, Printed};
 use crate::output::{self, Reentry, Refused, block, next_step};
-use crate::progress::Progress;
+use crate::progress::{LONG, Progress, is_long};
 use crate::prompt::{confirm, report_cancel};
 use crate::refusal::Refusal;
 use crate::report::profile_values;
 use crate::session::Session;
+use crate::slip::doubtful_names;
 use crate::words;
 use crate::work::{effects, spared};
 
@@ -102,11 +103,22 @@ pub(crate) fn acquire_with_prompts<T>(
     {
         return Err(args::UsageError(format!("{what} required: --owner")).into());
     }
+    // The first one is meant as a name.
+    let others = || lock.names().skip(1);
+    if others().next().is_some() && session.tells_success() {
+        for told in doubtful_names(others()) {
+            output::eprint(&format!("onehold: {told}"));
+        }
+    }
     let mut options = options(session, typed, lock);
     let limit = typed.wait.filter(|_| !typed.force);
     let attempt_once = |options: &Options, limit| {
         malformed::attempt_past(session, typed, lock, limit, |left| {
             let progress = Progress::default();
+            // It may be long until what is in the way is known.
+            if lock.is_remote() && left.is_some_and(is_long) {
+                progress.begin_silent(session, lock);
+            }
             let mut wait = wait(session, left, lock, &progress, on_wait);
             if let Some(most) = typed.max_waiting {
                 wait = wait.max_waiting(most);
@@ -180,6 +192,9 @@ fn wait<'a>(
         // What has been sent would be there until its lease ends.
         report_cancel(session, Then::GivesUp);
         wait = wait.until_canceled(cancel::given_up());
+    }
+    if !is_remote && limit.is_some_and(is_long) {
+        wait = wait.on_wait(LONG, |status| progress.tell_late(session, status));
     }
     wait.on_wait(after, move |status| {
         if !is_remote {
@@ -376,10 +391,20 @@ pub(crate) fn refused(
     if let (Some(keep), Some(position)) = (typed.keep_place, blocked.kept_position) {
         tell_kept(&mut outcome, keep, position);
     }
+    if typed.keep_place.is_some() && typed.wait.is_none() {
+        let warning = "no place is kept: --keep-place has no effect without --wait";
+        outcome.warnings.push(warning.to_owned());
+    }
     match (refusal, typed.conflict_exit_code) {
         (Refusal::MALFORMED | Refusal::ZOMBIE, _) if was_asked => outcome.status = "blocked",
         (Refusal::MALFORMED | Refusal::ZOMBIE, _) | (_, None) => {}
         (_, Some(code)) => outcome.exit = Exit::Code(code),
+    }
+    // The text of a refusal says so. Where it is not printed, the hold must not stay unnoticed.
+    if session.global.quiet || session.global.json {
+        outcome
+            .warnings
+            .extend(describe::overdue(&status, asked_for));
     }
     if is_silent {
         return outcome;

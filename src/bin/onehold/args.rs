@@ -78,7 +78,7 @@ pub(crate) struct GlobalArgs {
     pub(crate) json: bool,
     /// Print only errors, warnings, questions, and the result of the command
     ///
-    /// `run`, `acquire` and `hold` say nothing if they are refused or time out.
+    /// `run`, `acquire` and `hold` say nothing if they are refused or time out, unless the holder is overdue.
     /// `acquire` still prints the hold number, `list` its table, `config` its settings. `check` and `cleanup`
     /// print nothing: the exit status is the answer. With --json, the object is printed nevertheless.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
@@ -86,7 +86,8 @@ pub(crate) struct GlobalArgs {
     /// Print details (store, evidence, processes), and successes too
     ///
     /// On a terminal, `run` and `acquire` always say that they wait, and `acquire` that it acquired the lock.
-    /// Elsewhere they do so only with this option, because cron mails all output.
+    /// Elsewhere they do so only with this option, because cron mails all output; without it, they say once that they
+    /// wait, after a minute.
     #[arg(short, long, global = true)]
     pub(crate) verbose: bool,
     /// When to use color
@@ -182,6 +183,8 @@ pub(crate) enum Verb {
     /// renewed as long as nobody else has taken the lock or waits for it.
     Renew(Renew),
     /// Show the holder of a lock and verify it; the exit status is the state
+    ///
+    /// Of a `run`, it says in which directory its command runs, as far as that can be seen (on Linux).
     ///
     /// With -v, also show the waiters, the processes of the hold (PID, user, state, CPU time,
     /// command) and the last three takeovers, breaks and cleanups of the lock.
@@ -370,6 +373,9 @@ pub(crate) struct HoldArgs {
     pub(crate) message: Option<String>,
     /// Age at which the hold becomes overdue (or a zombie, if the holder cannot be checked)
     /// [default: 24h]
+    ///
+    /// The age of a `run` with this option counts from when it took the lock, else from its last heartbeat, one an
+    /// hour: without it, a `run` becomes overdue only if its wrapper hangs.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,
     /// How to handle a zombie (stale lock) [default: take]

@@ -533,6 +533,7 @@ fn with_nearest(message: &str) -> String {
         .map(|word| (strsim::jaro_winkler(unknown, word), word))
         .max_by(|one, other| one.0.total_cmp(&other.0));
     match nearest {
+        _ if unknown == "timeout" => format!("{start}; did you mean `wait`?"),
         Some((likeness, word)) if likeness >= LEAST => format!("{start}; did you mean `{word}`?"),
         _ if start.contains("value") => message.to_owned(),
         _ => format!("{start}; onehold-config(5) has all keys"),
@@ -593,6 +594,10 @@ mod tests {
             (
                 "[defaults]\nmax_age = 3\n",
                 "2: `max_age`: unknown key `max_age`; did you mean `max-age`?",
+            ),
+            (
+                "[defaults]\ntimeout = \"5m\"\n",
+                "2: `timeout`: unknown key `timeout`; did you mean `wait`?",
             ),
             (
                 "[defaults]\non-zombie = \"tke\"\n",

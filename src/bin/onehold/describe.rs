@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use chrono::{DateTime, Local, NaiveDateTime, Utc};
 use clap::ValueEnum;
+use onehold::command_line::working_directory_of;
 use onehold::describe as sentences;
 use onehold::describe::describe_zombie;
 pub(crate) use onehold::describe::{
@@ -18,7 +19,7 @@ pub(crate) use onehold::describe::{
 use onehold::journal::{Action, Event, HoldResult};
 use onehold::record::{Kind, Record};
 use onehold::status::{KeptPlace, Reason, Waiter};
-use onehold::{Fate, Mode, State, Status};
+use onehold::{Fate, LockName, Mode, State, Status};
 
 use crate::args::ListState;
 use crate::words;
@@ -34,10 +35,27 @@ pub(crate) fn is_held(status: &Status) -> bool {
     matches!(status.verdict.state, State::Held | State::Overdue)
 }
 
+/// Of a hold that is overdue: "overdue since 02:00:07 (3h 12m ago): `backup` is held by …"
+#[cold]
+#[inline(never)]
+pub(crate) fn overdue(status: &Status, wanted: &LockName) -> Option<String> {
+    let mut holds = status.all_holds();
+    let hold = holds.find(|hold| hold.verdict.state == State::Overdue)?;
+    let since = sentences::since(hold.verdict.overdue_at?, local);
+    let holder = describe_obstacle(hold, wanted, local);
+    Some(format!("overdue {since}: {holder}"))
+}
+
 /// Whether it is the hold of a `run`.
 pub(crate) fn is_run(status: &Status) -> bool {
     let record = status.record.as_ref();
     record.is_some_and(|record| record.kind == Kind::Run)
+}
+
+/// The working directory of the command of a live `run`, where it can be seen.
+pub(crate) fn directory(status: &Status) -> Option<PathBuf> {
+    let is_alive = is_run(status) && status.verdict.pid_alive == Some(true);
+    working_directory_of(status.verdict.pid.filter(|_| is_alive)?)
 }
 
 /// Whether it is the hold of `onehold hold`.

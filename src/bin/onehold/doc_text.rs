@@ -179,7 +179,7 @@ pub(crate) fn lock_keys() -> impl Iterator<Item = &'static str> {
 const LOCK_KEYS: &str = "
     name path store exists state reason proof evidence is_zombie takeable takeable_in_ms kind
     pid pid_alive wrapper_pid wrapper_alive die_with format hostname user uid owner session_id
-    message command acquired_at renewed_at age_hours age_seconds ttl_seconds expires_at ended_at
+    message command directory acquired_at renewed_at age_hours age_seconds ttl_seconds expires_at ended_at
     exit_code signal hold mode slot names provenance mine zombie_reason others lockers waiters reserved_for
     details
 ";

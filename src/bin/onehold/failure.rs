@@ -10,6 +10,7 @@ use crate::exit::Exit;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::session::Session;
+use crate::slip::as_shell_line;
 use crate::suggested::store_command;
 use crate::words;
 
@@ -132,6 +133,9 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
         }
         Error::NoHolder => {
             "use --pid PID, --ttl D for a lease, or `onehold run`; in a systemd unit: ExecStart=onehold run …"
+        }
+        Error::Spawn { program, source } if source.kind() == ErrorKind::NotFound => {
+            return as_shell_line(program).map(|line| format!("  {line}"));
         }
         Error::StoreBusy { pid: Some(pid), .. } => {
             return Some(format!(

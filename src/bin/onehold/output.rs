@@ -1,6 +1,7 @@
 //! All output of the program: data on stdout, messages on stderr.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -130,6 +131,17 @@ pub(crate) fn data(text: &str) -> io::Result<()> {
 
 /// The lines below a description: evidence, waiters and, if `verbose`, command, hold and file.
 pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
+    lines_below(status, verbose, |directory| {
+        Path::new(directory.file_name().unwrap_or_default())
+    })
+}
+
+/// The same with the whole path of the working directory.
+pub(crate) fn whole_block(status: &Status, verbose: bool) -> Vec<String> {
+    lines_below(status, verbose, |directory| directory)
+}
+
+fn lines_below(status: &Status, verbose: bool, part: fn(&Path) -> &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let evidence = describe::evidence(status, local).map(|evidence| paint(status, &evidence));
     let waiters = status.waiters.len();
@@ -138,7 +150,15 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
     let is_beside = status.record.is_some();
     let holder = if is_beside { "more holder" } else { "holder" };
     let others = (others > 0).then(|| words::counted(others, holder));
-    let facts: Vec<String> = evidence.into_iter().chain(others).chain(waiting).collect();
+    let directory = describe::directory(status);
+    let runs_in = directory.as_deref().map(part).filter(|_| !verbose);
+    let runs_in = runs_in.map(|directory| format!("runs in {}", path_text(directory)));
+    let facts = evidence
+        .into_iter()
+        .chain(runs_in)
+        .chain(others)
+        .chain(waiting);
+    let facts: Vec<String> = facts.collect();
     if !facts.is_empty() {
         lines.push(format!("  {}", facts.join("; ")));
     }
@@ -159,6 +179,7 @@ pub(crate) fn block(status: &Status, verbose: bool) -> Vec<String> {
             let command = record.command.iter().map(|word| words::escape(word));
             lines.push(format!("  command: {}", words::shell_line(command)));
         }
+        lines.extend(directory.map(|path| format!("  directory: {}", path_text(&path))));
         // Other programs do not number their holds.
         if let Some(hold) = status.hold() {
             lines.push(format!("  hold: {hold} ({})", describe::kind(record)));

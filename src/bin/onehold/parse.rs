@@ -6,7 +6,7 @@ use std::fmt::{Display, Write as _};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
-use crate::args::{Cli, Verb};
+use crate::args::{Cli, Verb, duration};
 use crate::doc_text::{ENVIRONMENT, FILES, examples, rows};
 use crate::exit::{Exit, TABLE, table_of};
 use crate::refusal::Refusal;
@@ -72,6 +72,17 @@ fn without_slips(cli: Cli, words: &[OsString]) -> Result<Cli, clap::Error> {
         return Err(Cli::command().error(
             ErrorKind::UnknownArgument,
             format!("acquire runs no command: unexpected argument '{command}'"),
+        ));
+    }
+    // Names could begin so; then they come before the option.
+    let mut watch = words.iter().skip_while(|word| *word != "--watch").skip(1);
+    if let (Verb::List(_), Some(after)) = (&cli.verb, watch.next())
+        && after.to_str().is_some_and(|after| duration(after).is_ok())
+    {
+        let after = after.to_string_lossy();
+        return Err(Cli::command().error(
+            ErrorKind::UnknownArgument,
+            format!("the value of '--watch' follows '=': unexpected argument '{after}'"),
         ));
     }
     Ok(cli)

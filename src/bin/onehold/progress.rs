@@ -1,6 +1,6 @@
 //! Shows a wait. On a terminal: the holder, in full, and below it a short line that is updated. With
-//! --verbose elsewhere: one line at its start and one after the lock was acquired; else nothing, because
-//! cron mails all output.
+//! --verbose elsewhere: one line at its start and one after the lock was acquired; else, because cron mails all
+//! output, one line once it has lasted for a minute.
 
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -22,6 +22,9 @@ use crate::words;
 
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// From then on, silence looks as if the program hung.
+pub(crate) const LONG: Duration = Duration::from_mins(1);
+
 /// The progress of one attempt, if that waits.
 #[derive(Default)]
 pub(crate) struct Progress {
@@ -33,8 +36,9 @@ enum Shown {
         name: String,
         since: Instant,
     },
-    /// A line on the terminal and the thread that updates it, until the sender is dropped.
-    Live(mpsc::Sender<()>, JoinHandle<()>),
+    /// A line on the terminal and the thread that updates it, until the sender is dropped. Without the thread's
+    /// handle: one that says once whom the wait is for. It may be asking a store that does not answer.
+    Live(mpsc::Sender<()>, Option<JoinHandle<()>>),
 }
 
 impl Progress {
@@ -67,6 +71,22 @@ impl Progress {
         };
     }
 
+    /// Says whom a wait is for that is not shown, once it is [long](LONG).
+    #[cold]
+    pub(crate) fn tell_late(&self, session: &Session, status: &Status) {
+        if session.tells() && self.shown.borrow().is_none() {
+            output::eprint(&holder_line(status));
+        }
+    }
+
+    /// The same for a store that may not answer for so long.
+    #[cold]
+    pub(crate) fn begin_silent(&self, session: &Session, lock: &Lock) {
+        if session.tells() {
+            *self.shown.borrow_mut() = Shown::late(lock.clone(), Instant::now());
+        }
+    }
+
     /// Ends the display. `acquired`: the lock was acquired.
     pub(crate) fn end(&self, acquired: bool) {
         match self.shown.borrow_mut().take() {
@@ -77,7 +97,7 @@ impl Progress {
             None | Some(Shown::Line { .. }) => {}
             Some(Shown::Live(stop, thread)) => {
                 drop(stop);
-                let _ = thread.join();
+                let _ = thread.map(JoinHandle::join);
             }
         }
     }
@@ -113,7 +133,42 @@ impl Shown {
                 line.finish_and_clear();
             })
         });
-        Some(Self::Live(stop, thread.ok()?.ok()?))
+        Some(Self::Live(stop, Some(thread.ok()?.ok()?)))
+    }
+
+    fn late(lock: Lock, since: Instant) -> Option<Self> {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let lasts = move |at_least: Duration| {
+            let left = at_least.saturating_sub(since.elapsed());
+            stopped.recv_timeout(left) == Err(RecvTimeoutError::Timeout)
+        };
+        let thread = without_signals(|| {
+            std::thread::Builder::new().spawn(move || {
+                if !lasts(LONG) {
+                    return;
+                }
+                let text = match lock.check(None) {
+                    Ok(status) => holder_line(&status),
+                    Err(error) => {
+                        let (name, error) = (words::names(&lock), words::error_chain(&error));
+                        format!("onehold: waiting for {name}: {error}")
+                    }
+                };
+                if lasts(Duration::ZERO) {
+                    output::eprint(&text);
+                }
+            })
+        });
+        thread.ok()?.ok()?;
+        Some(Self::Live(stop, None))
+    }
+}
+
+/// Whether a wait can last for so long that it is told once.
+pub(crate) fn is_long(limit: WaitLimit) -> bool {
+    match limit {
+        WaitLimit::AtMost(limit) => limit > LONG,
+        WaitLimit::Forever => true,
     }
 }
 
@@ -169,4 +224,18 @@ fn text(status: Option<&Status>, elapsed: Duration, limit: WaitLimit) -> String 
         format!(", position {own} of {waiters}")
     });
     format!("onehold: waiting {time}{position} (Ctrl-C cancels)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_is_told_if_it_can_last_for_more_than_a_minute() {
+        let at_most = |seconds| WaitLimit::AtMost(Duration::from_secs(seconds));
+        assert!(!is_long(at_most(0)));
+        assert!(!is_long(at_most(60)));
+        assert!(is_long(at_most(61)));
+        assert!(is_long(WaitLimit::Forever));
+    }
 }

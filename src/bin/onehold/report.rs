@@ -151,6 +151,9 @@ impl Serialize for LockObject<'_> {
         keys.serialize_entry("session_id", &owner)?;
         keys.serialize_entry("message", &record.map(|record| &record.message))?;
         keys.serialize_entry("command", &command)?;
+        let directory = describe::directory(status);
+        let directory = directory.as_ref().map(|path| path.to_string_lossy());
+        keys.serialize_entry("directory", &directory)?;
         keys.serialize_entry("acquired_at", &record.map(|record| record.acquired_at))?;
         keys.serialize_entry("renewed_at", &record.map(Record::renewed_at))?;
         let age_hours = age.map(|age| (age / 36.0).round() / 100.0);

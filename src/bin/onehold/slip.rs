@@ -1,13 +1,17 @@
 //! What was meant by a command line that does not parse: a line to paste, which parses. There is none
 //! where that is not sure.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use clap::{Arg, Command, CommandFactory, Parser};
+use onehold::LockName;
+use onehold::command_line::command_line_of;
+use onehold::record::Pid;
 use onehold::terminal::is_unsafe;
 
-use crate::args::Cli;
-use crate::words::shell_line;
+use crate::args::{Cli, duration};
+use crate::words::{quoted, shell_line};
 
 /// `words`: the arguments without the program's name.
 pub(crate) fn hint(words: &[OsString]) -> Option<String> {
@@ -23,6 +27,47 @@ pub(crate) fn hint(words: &[OsString]) -> Option<String> {
     }
     let lines: Vec<String> = lines.iter().map(|line| shell_line(line.iter())).collect();
     Some(format!("did you mean `{}`?", lines.join(" && ")))
+}
+
+/// What to say of names that look as if they were meant for something else: a part of the command, or an option.
+#[cold]
+#[inline(never)]
+pub(crate) fn doubtful_names<'a>(names: impl Iterator<Item = &'a LockName>) -> Vec<String> {
+    let definition = definition();
+    let options = Options::of_all(&definition);
+    let is_option = |name: &str| {
+        let key = name.split_once('=').map(|(key, _)| key);
+        key.is_some_and(|key| options.named(of_flock(key).unwrap_or(key)).is_some())
+    };
+    let told = names.filter_map(|name| {
+        let what = match name.as_str() {
+            name if is_program(name) => "a program; the command begins after `--`",
+            name if is_option(name) => "an option, which would begin with `--`",
+            _ => return None,
+        };
+        let name = quoted(name.as_str());
+        Some(format!("{name} is the name of a lock here, and not {what}"))
+    });
+    told.collect()
+}
+
+/// How to run a line of shell that was given as the name of a program.
+pub(crate) fn as_shell_line(program: &str) -> Option<String> {
+    let first = program.split_whitespace().next()?;
+    let is_line = program.contains([';', '&', '|', '<', '>', '$']) || is_program(first);
+    let typed = command_line_of(Pid::of_self());
+    let at = typed.iter().position(|word| word == "--")?;
+    let (before, command) = (typed.get(1..=at)?, typed.get(at + 1..)?);
+    let is_safe = !typed.iter().any(|word| word.chars().any(is_unsafe));
+    let is_one_word = command == [program] && first != program;
+    if !(is_line && is_safe && is_one_word && is_program("sh")) {
+        return None;
+    }
+    let whole = ["onehold"]
+        .into_iter()
+        .chain(before.iter().map(String::as_str));
+    let line = shell_line(whole.chain(["sh", "-c", program]));
+    Some(format!("to run a line of shell: `{line}`"))
 }
 
 /// The command of a line that does not parse.
@@ -96,13 +141,19 @@ impl<'a> Options<'a> {
     }
 }
 
+/// Whether its value may be the next word.
 fn takes_value(option: &Arg) -> bool {
-    option.get_action().takes_values()
+    option.get_action().takes_values() && !option.is_require_equals_set()
 }
 
 /// The only one that differs in one letter, or by two neighbors swapped.
 fn mistyped<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     only(known.filter(|known| strsim::damerau_levenshtein(word, known) == 1))
+}
+
+/// The only one that begins so.
+fn begun<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    only(known.filter(|known| word.len() > 2 && known.starts_with(word)))
 }
 
 /// The word of these, if they are all the same.
@@ -145,7 +196,12 @@ impl<'a> Line<'a> {
         let mut at = 0;
         while let [word, after @ ..] = words.get(at..)? {
             if !word.starts_with('-') || *word == "-" {
-                if line.names.len() == 1 && line.can_run() && is_program(word) {
+                let is_command = match line.names.len() {
+                    0 => line.is_of_program(word, after),
+                    1 => line.can_run() && is_program(word),
+                    _ => false,
+                };
+                if is_command {
                     line.command = words.get(at..).map(<[&str]>::to_vec);
                     break;
                 }
@@ -171,11 +227,24 @@ impl<'a> Line<'a> {
         runs && self.command.is_none() && self.names.first().is_none_or(|name| !is_program(name))
     }
 
+    /// Whether the line has no name, and begins with the path of a program. Whoever has a lock of that path
+    /// names a program after it.
+    fn is_of_program(&self, word: &str, after: &[&str]) -> bool {
+        matches!(self.verb, None | Some("run"))
+            && self.command.is_none()
+            && word.contains('/')
+            && (is_program(word) || self.verb.is_some() && is_nothing_yet(word))
+            && !after.iter().any(|word| is_program(word))
+    }
+
     fn positional(&mut self, word: &'a str, at: usize) {
         let is_first = self.verb.is_none() && self.names.is_empty();
         if let Some(verb) = is_first.then(|| self.verb(word)).flatten() {
             self.verb = Some(verb);
             self.is_replaced = verb != word;
+            if word == "watch" {
+                self.options.push("--watch".to_owned());
+            }
             return;
         }
         if self.names.len() == 1 {
@@ -188,22 +257,23 @@ impl<'a> Line<'a> {
     fn verb(&self, word: &str) -> Option<&'a str> {
         let verbs = || self.definition.get_subcommands().map(Command::get_name);
         let known = |word: &str| verbs().find(|verb| *verb == word);
-        // `hold` is meant for programs. A similar word, such as `held`, is more likely a name.
-        let typed_by_people = || verbs().filter(|verb| *verb != "hold");
-        let begun = || {
-            let begins = |verb: &&str| word.len() > 2 && verb.starts_with(word);
-            only(typed_by_people().filter(begins))
-        };
+        // `hold` is meant for programs. A similar word, such as `held`, is more likely a name. One with two letters
+        // swapped is no word.
+        let is_swapped = strsim::levenshtein(word, "hold") == 2;
+        let typed_by_people = || verbs().filter(|verb| *verb != "hold" || is_swapped);
         let of_others = match word {
             "status" | "show" | "info" => "check",
-            "ls" => "list",
+            "ls" | "watch" => "list",
             "lock" | "get" | "take" => "acquire",
             "unlock" | "free" => "release",
             "kill" | "rm" | "remove" | "delete" => "break",
             "exec" => "run",
             _ => word,
         };
-        let similar = || mistyped(word, typed_by_people()).or_else(begun);
+        let similar = || {
+            let whole = begun(word, typed_by_people());
+            whole.or_else(|| mistyped(word, typed_by_people()))
+        };
         let meant = || known(of_others).or_else(similar);
         // Before `--` it is rather a name, and `run` is missing.
         let fits = |verb: &&str| self.command.is_none() || matches!(*verb, "run" | "acquire");
@@ -221,6 +291,14 @@ impl<'a> Line<'a> {
         } else {
             Options::of_all(self.definition)
         };
+        let verb = self
+            .verb
+            .and_then(|verb| self.definition.find_subcommand(verb));
+        let of_verb = verb.map(|verb| Options(verb.get_arguments().collect()));
+        let longs = || {
+            let options = of_verb.as_ref().unwrap_or(&known).0.iter();
+            options.filter_map(|option| option.get_long())
+        };
         let (names, given) = known.split(word);
         let mut read = Vec::new();
         let mut needs_value = false;
@@ -233,10 +311,18 @@ impl<'a> Line<'a> {
             if name.is_empty() {
                 continue;
             }
-            let longs = known.0.iter().filter_map(|option| option.get_long());
-            let meant = mistyped(name, longs).filter(|_| name.len() > 2 && !may_be_of_command);
+            // It may be the beginning of one of flock(1), too.
+            let meant = begun(name, longs().chain(OF_FLOCK)).or_else(|| mistyped(name, longs()));
+            let meant = meant.filter(|_| name.len() > 2 && !may_be_of_command);
             let option = known.named(name).or_else(|| known.named(meant?))?;
             needs_value = takes_value(option);
+            if let (true, Some(long)) = (option.is_require_equals_set(), option.get_long()) {
+                let next = next.copied().filter(|next| duration(next).is_ok());
+                let value = given.or(next).map(|value| format!("={value}"));
+                self.options
+                    .push(format!("--{long}{}", value.unwrap_or_default()));
+                return Some(usize::from(given.is_none() && next.is_some()));
+            }
             read.push(match option.get_long().filter(|_| name.len() > 1) {
                 Some(long) => format!("--{long}"),
                 None => format!("-{name}"),
@@ -287,7 +373,7 @@ impl<'a> Line<'a> {
         if self.is_replaced && self.command.is_some() && self.names.is_empty() {
             return None;
         }
-        if self.is_of_flock && !matches!(verb, "run" | "acquire") {
+        if self.is_of_flock && !matches!(verb, "run" | "acquire" | "hold") {
             return None;
         }
         // More names may be a command.
@@ -315,6 +401,9 @@ impl<'a> Line<'a> {
     }
 }
 
+/// The long options of flock(1) that ours do not begin like.
+const OF_FLOCK: [&str; 4] = ["exclusive", "nonblock", "timeout", "no-fork"];
+
 /// The option that does what one of flock(1) does, which is none where that is the default.
 fn of_flock(name: &str) -> Option<&'static str> {
     match name {
@@ -325,6 +414,13 @@ fn of_flock(name: &str) -> Option<&'static str> {
         "F" | "no-fork" => Some("exec"),
         _ => None,
     }
+}
+
+/// Whether a path leads nowhere, and does not look as that of a lock.
+fn is_nothing_yet(path: &str) -> bool {
+    let path = Path::new(path);
+    let of_locks = ["lock", "lck", "pid"].map(|suffix| Some(OsStr::new(suffix)));
+    !path.exists() && !of_locks.contains(&path.extension())
 }
 
 fn is_program(word: &str) -> bool {

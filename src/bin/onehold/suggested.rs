@@ -1,6 +1,6 @@
 //! Command lines to paste, with the store and the profile of this invocation.
 
-use onehold::Status;
+use onehold::{Lock, LockName, State, Status};
 
 use crate::session::Session;
 use crate::words;
@@ -27,6 +27,20 @@ pub(crate) fn command_line(session: &Session, verb: &str, status: &Status) -> St
         words.extend(["--hold".to_owned(), hold.to_string()]);
     }
     words::escape(&words.join(" "))
+}
+
+/// A hint for a lock that is free, and whose name is the file of one that is not.
+#[cold]
+#[inline(never)]
+pub(crate) fn about_file(session: &Session, lock: &Lock) -> Option<String> {
+    let file = lock.name().as_str();
+    let name = file.strip_suffix(".lock")?.replace(".d/", "/");
+    let other = session.lock(LockName::new(name).ok()?).ok()?;
+    let status = other.inspect(None).ok()?;
+    let is_its = other.path().ends_with(file) && status.verdict.state != State::Free;
+    let check = command_line(session, "check", &status);
+    let (file, name) = (words::quoted(file), words::quoted(&status.name));
+    is_its.then(|| format!("  {file} is the file of {name}: run `{check}`"))
 }
 
 /// A command line for the whole store, or for the lock of a profile with a path.

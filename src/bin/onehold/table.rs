@@ -224,8 +224,10 @@ fn fit(natural: [usize; 6], width: usize, widest: impl Fn(usize, usize) -> usize
     const LEAST: usize = 24;
     /// Less of a message says nothing.
     const LEAST_MESSAGE: usize = 10;
-    /// Names and holders that are longer take another line rather than the room of messages.
+    /// Names and holders that are longer take another line rather than the room of messages,
     const LONG: usize = 32;
+    /// which is at least so much of them.
+    const MESSAGE_BESIDE: usize = 16;
     let [name, state, holder, mut user, mut age, message] = natural;
     let with_gap = |column: usize| if column == 0 { 0 } else { column + GAP };
     // What is left for NAME and HOLDER.
@@ -246,7 +248,8 @@ fn fit(natural: [usize; 6], width: usize, widest: impl Fn(usize, usize) -> usize
         let holder = widest(HOLDER, long).max(LEAST).min(holder);
         // Names have half of what there is at least.
         let room = rest.saturating_sub(holder.min((rest / 2).max(rest.saturating_sub(name))));
-        (room.min(long), holder)
+        let beside = holder + with_gap(message.min(MESSAGE_BESIDE));
+        (room.min(long.max(rest.saturating_sub(beside))), holder)
     };
     let name = widest(NAME, most).max(NAME_TITLE);
     let holder = holder.min(rest.saturating_sub(name)).max(1);

@@ -11,7 +11,8 @@ use anyhow::bail;
 use chrono::Utc;
 use onehold::command_line::signal;
 use onehold::record::{Pid, Record};
-use onehold::{Listing, Status};
+use onehold::status::Reason;
+use onehold::{Listing, State, Status};
 use terminal_size::{Height, Width};
 
 use crate::args;
@@ -33,7 +34,7 @@ const RESIZE_INTERVAL: Duration = Duration::from_millis(200);
 /// How soon to look again at a store that cannot be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long after the end of a lease it is looked at.
+/// How long after the end of such a time the store is looked at.
 const EXPIRY_RECHECK: Duration = Duration::from_millis(20);
 
 /// What happens: the locks were listed, and how many they are in words. `None`: a key or a signal ends it.
@@ -47,7 +48,7 @@ pub(crate) fn watch(session: &Session, typed: &args::List, every: Duration) -> C
     // There, a terminal has to be asked for what others do.
     if cfg!(windows) || !io::stdout().is_terminal() {
         on_signal(|| end_by_signal());
-        return one_after_another(&events);
+        return one_after_another(&events, every);
     }
     let signaled = sender.clone();
     on_signal(move || drop(signaled.send(None)));
@@ -80,7 +81,7 @@ fn list_in_thread(
                     if !listing.errors.is_empty() {
                         let _ = write!(counted, "; {} could not be read", listing.errors.len());
                     }
-                    (holders(listing), until_expiry(listing).min(every))
+                    (holders(listing), until_next_state(listing).min(every))
                 }
                 // No event says that the store can be read again.
                 Err(_) => (Vec::new(), every.min(RETRY_INTERVAL)),
@@ -103,16 +104,27 @@ fn holders(listing: &Listing) -> Vec<Pid> {
     processes.into_iter().collect()
 }
 
-/// How long until the first hold ends that nothing but time ends.
-fn until_expiry(listing: &Listing) -> Duration {
+/// How long until nothing but time ends a hold, or makes it overdue.
+fn until_next_state(listing: &Listing) -> Duration {
     let now = Utc::now();
-    let ends_with_time = |lock: &&Status| {
+    let ends = |lock: &Status| {
         let is_detached = lock.record.as_ref().is_some_and(Record::is_detached);
-        is_detached && is_held(lock)
+        lock.verdict
+            .expires_at
+            .filter(|_| is_detached && is_held(lock))
     };
-    let expire = listing.locks.iter().filter(ends_with_time);
-    let expire = expire.filter_map(|lock| lock.verdict.expires_at);
-    let left = expire.map(|at| at.signed_duration_since(now).to_std().unwrap_or_default());
+    let becomes_overdue = |lock: &Status| {
+        let verdict = &lock.verdict;
+        let may = matches!(verdict.reason, Reason::Alive | Reason::Unverified(_));
+        verdict
+            .overdue_at
+            .filter(|_| may && verdict.state == State::Held)
+    };
+    let locks = listing.locks.iter();
+    let times = locks
+        .flat_map(|lock| [ends(lock), becomes_overdue(lock)])
+        .flatten();
+    let left = times.map(|at| at.signed_duration_since(now).to_std().unwrap_or_default());
     // One that is over by this clock is judged by another one, of the time since boot.
     let first = left.min().map(|left| left + EXPIRY_RECHECK);
     first.unwrap_or(Duration::MAX)
@@ -135,11 +147,19 @@ fn end_by_signal() -> ! {
     std::process::exit(if signal == SIGINT { 0 } else { 128 + signal });
 }
 
-/// On a pipe: one table each time.
-fn one_after_another(events: &Receiver<Event>) -> CommandResult {
+/// On a pipe: one table for each change.
+fn one_after_another(events: &Receiver<Event>, every: Duration) -> CommandResult {
     let mut space = "";
+    let mut shown: Option<(Instant, Vec<Status>)> = None;
     for listed in events.iter().flatten() {
         let (listing, counted) = listed?;
+        // One change wakes more than once.
+        if let Some((at, before)) = &shown
+            && at.elapsed() < every
+            && !is_changed(&marked(Some(before), &listing.locks))
+        {
+            continue;
+        }
         let text = match rows_of(listing.locks.iter().map(|lock| (lock, None))) {
             rows if rows.is_empty() => counted,
             rows => table(&rows, None),
@@ -149,6 +169,7 @@ fn one_after_another(events: &Receiver<Event>) -> CommandResult {
             printed => printed?,
         }
         space = "\n";
+        shown = Some((Instant::now(), listing.locks));
     }
     Ok(Printed::Yes(Exit::Done))
 }
@@ -164,9 +185,8 @@ fn redraw(events: &Receiver<Event>, every: Duration) -> anyhow::Result<()> {
         let has_news = match events.recv_timeout(RESIZE_INTERVAL) {
             Ok(Some(Ok((listing, counted)))) => {
                 let marked = marked(shown.as_deref(), &listing.locks);
-                let is_changed = marked.iter().any(|(_, mark)| *mark != Mark::None);
                 // One change wakes more than once, and its marks are to be seen.
-                if is_changed || rows.is_empty() || marked_at.elapsed() >= every {
+                if is_changed(&marked) || rows.is_empty() || marked_at.elapsed() >= every {
                     marked_at = Instant::now();
                     rows = marked;
                 } else {
@@ -232,6 +252,10 @@ fn marked(before: Option<&[Status]>, now: &[Status]) -> Vec<(Status, Mark)> {
         }
     }
     rows
+}
+
+fn is_changed(marked: &[(Status, Mark)]) -> bool {
+    marked.iter().any(|(_, mark)| *mark != Mark::None)
 }
 
 /// Whether their rows differ in their age at most.

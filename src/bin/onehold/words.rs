@@ -83,6 +83,11 @@ pub(crate) fn shell_line(words: impl Iterator<Item = impl AsRef<str>>) -> String
 
 /// An argument, as a shell reads it.
 pub(crate) fn shell_quoted(text: &str) -> String {
+    // What could be an assignment in front of a command is none behind it.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_=./:".contains(&byte);
+    if text.starts_with("--") && text.bytes().all(is_plain) {
+        return text.to_owned();
+    }
     shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
 }
 

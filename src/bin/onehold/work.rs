@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use onehold::command_line::{command_line_of, user_of};
 use onehold::record::{Pid, Record};
+use onehold::status::Reason;
 use onehold::{Lock, Status};
 use serde::Serialize;
 use sysinfo::{ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
@@ -194,6 +195,9 @@ pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String
     let processes = processes(lock, status);
     if let Some(lockers) = describe::lockers_in_brief(status) {
         return vec![format!("{lockers} keeps its kernel lock")];
+    }
+    if status.verdict.reason == Reason::Kept {
+        return vec!["its work has ended".to_owned()];
     }
     if processes.is_empty() {
         return vec!["it cannot be seen from here whether its work is still going on".to_owned()];

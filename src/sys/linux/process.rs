@@ -170,6 +170,13 @@ pub fn command_line(pid: Pid) -> Vec<String> {
         .collect()
 }
 
+/// The working directory of a process. `None`: it may not be seen, as that of another user.
+#[must_use]
+pub fn working_directory(pid: Pid) -> Option<PathBuf> {
+    ensure_proc_is_ours().ok()?;
+    std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
+}
+
 /// The file that a process executes, and its path. `None`: it may not be seen, as that of another user.
 pub(in crate::sys) fn program_of(pid: Pid) -> Option<(FileId, PathBuf)> {
     let link = format!("/proc/{pid}/exe");

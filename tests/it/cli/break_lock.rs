@@ -137,3 +137,28 @@ fn break_of_unheld_parent_names_held_child() {
         );
     assert_eq!(env.check("backend/task-1"), 6);
 }
+
+#[cfg(unix)]
+#[test]
+fn break_of_a_kept_hold_says_that_its_work_has_ended() {
+    let env = TestEnv::new();
+    let run = [
+        "run",
+        "--hold-at-least",
+        "1h",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        "exit 3",
+    ];
+    assert_eq!(env.code(run), 3);
+    let (code, seen) = env.on_a_terminal("break x", &["n\n"]);
+    assert_eq!(code, 6);
+    assert!(seen.contains("\n  its work has ended\r\n"), "{seen}");
+    assert!(!seen.contains("cannot be seen"), "{seen}");
+    assert!(
+        seen.contains("  Free the lock before its time? [y/N]"),
+        "{seen}"
+    );
+}

@@ -223,7 +223,7 @@ fn contenders_end_the_work_of_a_killed_wrapper_once_its_process_has_exited() {
     // As long as the process lives, the command keeps the lock.
     assert_eq!(env.code(["run", "x", "--", "true"]), 6);
     caller.kill();
-    let told = format!("; its caller, process {}, has exited\n", caller.pid());
+    let told = format!("; its caller, process {}, has exited", caller.pid());
     env.onehold(["check", "x"])
         .assert()
         .code(6)

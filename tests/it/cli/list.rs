@@ -405,3 +405,16 @@ fn filter_without_a_match_says_how_many_locks_there_are() {
     assert_eq!(named(&["list", "a"]), ["a1", "a2"]);
     assert_eq!(named(&["list", "a2", "b"]), ["a2", "b"]);
 }
+
+#[cfg(unix)]
+#[test]
+fn long_name_that_fits_beside_its_holder_has_no_line_of_its_own() {
+    let env = TestEnv::new();
+    let name = "import/customers-of-europe-and-asia-1";
+    let message = "a message of some words";
+    env.done(["acquire", name, "--ttl", "1h", "-m", message]);
+    let shown = on_terminal(&env, 80, "list");
+    let row = format!("\n{name}  held   lease");
+    assert!(shown.contains(&row), "{shown}");
+    assert!(shown.contains("a message of some"), "{shown}");
+}

@@ -301,7 +301,7 @@ fn question_of_break_says_what_it_ends_and_who_is_next() {
     assert_eq!(code, 6);
     let seen = seen.replace('\r', "");
     let expected = format!(
-        "\n  alive: holds the kernel lock; 1 waiting\n  \
+        "\n  alive: holds the kernel lock; runs in [^ ]+; 1 waiting\n  \
          processes that `break` ends by TERM, and by KILL after 3s:\n +PID  USER .*\n +{shell} (.*\n)+ +{second}  .*    sleep 1002\n  \
          what they are writing may be left incomplete\n  \
          `x` then goes to process {} \\(true\\) on .*\n  \
@@ -420,7 +420,7 @@ fn check_says_when_work_that_is_being_ended_gets_kill() {
             env.lock("x")["reason"] == "ending"
         });
         let expected = format!(
-            "\n  held: its work is being ended by force, TERM at \\d\\d:\\d\\d:\\d\\d, {expected}\n"
+            "\n  held: its work is being ended by force, TERM at \\d\\d:\\d\\d:\\d\\d, {expected}; runs in .*\n"
         );
         env.onehold(["check", "x"])
             .assert()

@@ -1,6 +1,6 @@
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::prelude::*;
-use predicates::str::{contains, is_empty, starts_with};
+use predicates::str::{contains, is_empty, is_match, starts_with};
 use serde_json::Value;
 
 #[cfg(unix)]
@@ -642,4 +642,111 @@ fn program_without_words_prints_the_short_help() {
                 .and(contains("  cleanup "))
                 .and(contains("--quiet")),
         );
+}
+
+#[test]
+fn overdue_holder_is_said_also_with_q() {
+    let env = TestEnv::new();
+    let holder = crate::harness::Running::sleeper();
+    let pid = holder.pid().to_string();
+    env.done(["acquire", "x/y", "--pid", &pid, "-m", "nightly"]);
+    let quiet = ["run", "-q", "-E", "0", "x/y", "--", "true"];
+    env.onehold(quiet).assert().success().stderr(is_empty());
+    env.done(["break", "x/y", "--yes"]);
+    env.done(["acquire", "x/y", "--pid", &pid, "--max-age", "50ms"]);
+    wait_until("it is overdue", || env.check("x/y") == 5);
+    let lines: [(&[&str], i32); 5] = [
+        (&quiet, 0),
+        (&["run", "-q", "-w", "0.05", "x/y", "--", "true"], 7),
+        (&["acquire", "-q", "x/y"], 6),
+        (&["acquire", "-q", "--slots", "2", "x/y"], 6),
+        (&["acquire", "-q", "x"], 6),
+    ];
+    for (words, code) in lines {
+        let whole = format!(
+            "^onehold: warning: overdue since .* \\([0-9]+s ago\\): `x/y`.* is held by process {pid} .*\n$"
+        );
+        let said = is_match(whole).unwrap();
+        env.onehold(words).assert().code(code).stderr(said);
+    }
+    let object = env.json(["acquire", "x/y"]);
+    let warning = object["errors"][1].as_str().unwrap();
+    assert!(warning.starts_with("overdue since "), "{object}");
+    // The text of the refusal says it already.
+    env.onehold(["acquire", "x/y"])
+        .assert()
+        .code(6)
+        .stderr(contains("warning").not());
+}
+
+#[cfg(unix)]
+#[test]
+#[ignore = "needs more than a minute"]
+fn wait_of_more_than_a_minute_says_once_whom_it_waits_for() {
+    let env = TestEnv::new();
+    let mut holder = env.hold(&["x"]);
+    let run = |more: &[&str], store: Option<&str>| {
+        let mut run = env.onehold(["run"]);
+        run.args(more).args(["x", "--", "true"]);
+        run.envs(store.map(|store| ("ONEHOLD_DIR", store)));
+        String::from_utf8(run.output().unwrap().stderr).unwrap()
+    };
+    let unanswered = cfg!(feature = "etcd").then_some("etcd://127.0.0.1:1/x");
+    let cases = [
+        (&["-w", "75"][..], None),
+        (&["-w", "60"], None),
+        (&["-q", "-w", "75"], None),
+        (&["-w", "75"], unanswered),
+    ];
+    let said = std::thread::scope(|scope| {
+        let run = &run;
+        let runs = cases.map(|(more, store)| scope.spawn(move || run(more, store)));
+        runs.map(|run| run.join().unwrap())
+    });
+    let [long, short, quiet, unanswered] = &said;
+    let held = "onehold: waiting: `x` is held by process ";
+    let timed_out = "onehold: timed out after 1m";
+    assert!(
+        long.starts_with(held) && long.contains(&format!("\n{timed_out} 15s: ")),
+        "{long}"
+    );
+    assert!(short.starts_with(timed_out), "{short}");
+    assert_eq!(quiet, "");
+    let waits = "onehold: waiting for `x`: cannot read locks in `etcd://127.0.0.1:1/x`: ";
+    assert!(
+        unanswered.starts_with(waits) || cfg!(not(feature = "etcd")),
+        "{unanswered}"
+    );
+    env.end();
+    holder.finish();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn working_directory_of_a_run_is_shown() {
+    let env = TestEnv::new();
+    let directory = env.path("second tree");
+    std::fs::create_dir(&directory).unwrap();
+    let mut run = env.onehold(["run", "x", "--", "sleep", "1000"]);
+    run.current_dir(&directory);
+    let running = crate::harness::Running::start(run);
+    running.wait_until_recorded();
+    wait_until("the command runs", || {
+        env.lock("x")["directory"] == directory.to_str().unwrap()
+    });
+    let whole = directory.display();
+    for (words, line) in [
+        (&["check", "x"][..], format!("; runs in {whole}\n")),
+        (&["check", "-v", "x"], format!("\n  directory: {whole}\n")),
+        (&["list", "-v"], format!("\n  directory: {whole}\n")),
+        (&["acquire", "x"], "; runs in second tree\n".to_owned()),
+    ] {
+        let output = env.output(words);
+        let told = [output.stdout, output.stderr].concat();
+        let told = String::from_utf8(told).unwrap();
+        assert!(told.contains(&line), "{words:?}: {told}");
+    }
+    // That of a script is no matter of the lock.
+    env.done(["acquire", "y", "--pid", &running.pid().to_string()]);
+    assert_eq!(env.lock("y")["directory"], Value::Null);
 }

@@ -91,7 +91,7 @@ fn second_run_is_refused_with_holder_and_hint() {
     let pid = number_in(&ready);
     let message = format!(
         "^onehold: `backup` is held by process {pid} \\(sh\\) on [^ ]+ since \\d\\d:\\d\\d:\\d\\d \
-         \\(\\d+s ago\\): \"nightly full\"\n  alive: holds the kernel lock\n  \
+         \\(\\d+s ago\\): \"nightly full\"\n  alive: holds the kernel lock; runs in [^ ]+\n  \
          store: {0}\n  to wait, add --wait; to end its command, run `onehold --dir {0} break backup`\n$",
         env.store().display()
     );

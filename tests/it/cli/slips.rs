@@ -4,6 +4,7 @@
 use std::sync::Mutex;
 
 use assert_cmd::prelude::OutputAssertExt;
+use predicates::str::contains;
 
 use crate::harness::{TestEnv, json_object};
 
@@ -152,6 +153,19 @@ const SLIPS: &[(&str, &str)] = &[
     ("onehold acquire b9 rsync -e ssh", ""),
     ("onehold acquire -x tar foo", ""),
     // There is no command, or the first word may be it.
+    ("onehold run ./backup.sh", "onehold run -- ./backup.sh"),
+    (
+        "onehold run -w 1 ./backup.sh --all x",
+        "onehold run -w 1 -- ./backup.sh --all x",
+    ),
+    ("onehold ./backup.sh", "onehold run -- ./backup.sh"),
+    (
+        "onehold run ./absent.sh --all",
+        "onehold run -- ./absent.sh --all",
+    ),
+    ("onehold run ./absent.lock", ""),
+    ("onehold run ./bin", ""),
+    ("onehold run ./backup.sh make all", ""),
     ("onehold run", ""),
     ("onehold run b9", ""),
     ("onehold run b9 --", ""),
@@ -220,6 +234,8 @@ const SLIPS: &[(&str, &str)] = &[
     ("onehold lsit", "onehold list"),
     ("onehold clean", "onehold cleanup"),
     ("onehold conf", "onehold config"),
+    ("onehold hist", "onehold history"),
+    ("onehold hodl b9", "onehold hold b9"),
     ("onehold lock db cache", ""),
     ("onehold check a b", ""),
     ("onehold re held", ""),
@@ -260,6 +276,16 @@ const SLIPS: &[(&str, &str)] = &[
         "onehold acquire b9 --ower me",
         "onehold acquire b9 --owner me",
     ),
+    // The beginning of one; or one that is another letter away from an option of another command.
+    ("onehold check --avail b9", "onehold check --available b9"),
+    (
+        "onehold acquire b9 --own me",
+        "onehold acquire b9 --owner me",
+    ),
+    ("onehold history --fail", "onehold history --failed"),
+    ("onehold acquire b9 --tll 60", "onehold acquire b9 --ttl 60"),
+    ("onehold acquire b9 --max 60", ""),
+    // It may be --timeout of flock(1).
     ("onehold run --time 5 b9 -- echo hi", ""),
     ("onehold run --bogus b9 -- echo hi", ""),
     ("onehold run --sort b9 -- echo hi", ""),
@@ -437,4 +463,112 @@ fn acquire_of_a_name_that_begins_with_a_hyphen_is_no_slip() {
         .assert()
         .success();
     assert_eq!(env.left_in_store(), ["-x.lock"]);
+}
+
+#[test]
+fn line_that_would_watch_is_corrected() {
+    let env = TestEnv::new();
+    for (typed, meant) in [
+        ("watch", "onehold list --watch"),
+        ("watch x", "onehold list --watch x"),
+        ("list --watch 30", "onehold list --watch=30"),
+        (
+            "list x --watch 5m --wide",
+            "onehold list --watch=5m --wide x",
+        ),
+        (
+            "list --watch=1m --colour never",
+            "onehold list --watch=1m --color never",
+        ),
+    ] {
+        let told = contains(format!("\n  did you mean `{meant}`?\n"));
+        let mut typed = env.onehold(typed.split(' '));
+        typed.assert().code(2).stderr(told);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn line_of_shell_that_is_given_as_a_program_is_corrected() {
+    let env = TestEnv::new();
+    for (typed, meant) in [
+        (
+            "onehold run b9 -w 5 -- 'echo a; echo b'",
+            "onehold run b9 -w 5 -- sh -c 'echo a; echo b'",
+        ),
+        ("onehold run -- 'echo a'", "onehold run -- sh -c 'echo a'"),
+        ("onehold run b9 -- absent", ""),
+        ("onehold run b9 -- 'absent thing'", ""),
+        ("onehold run b9 -- 'echo a' b", ""),
+        // It is found.
+        ("onehold run b9 -- './my script'", ""),
+    ] {
+        env.write("my script", "no program");
+        let mut typed = env.shell(typed);
+        let told = String::from_utf8(typed.output().unwrap().stderr).unwrap();
+        let hint = format!("\n  to run a line of shell: `{meant}`\n");
+        assert_eq!(told.contains("to run a line"), !meant.is_empty(), "{told}");
+        if !meant.is_empty() {
+            assert!(told.contains(&hint), "{told}");
+            let done = env.shell(meant).output().unwrap().stdout;
+            assert!(done.starts_with(b"a\n"), "{done:?}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn name_of_a_lock_file_is_corrected_where_the_lock_of_that_name_is_free() {
+    let env = TestEnv::new();
+    let mut holder = env.hold(&["backup"]);
+    env.done(["acquire", "a/b", "--ttl", "1h"]);
+    for (file, name) in [("backup.lock", "backup"), ("a.d/b.lock", "a/b")] {
+        let dir = env.store();
+        let check = format!("onehold --dir {} check {name}", dir.display());
+        let told = format!("  `{file}` is the file of `{name}`: run `{check}`\n");
+        for (verb, code) in [("check", 0), ("release", 0), ("break", 3), ("renew", 3)] {
+            let output = env.output([verb, file]);
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8(said).unwrap();
+            assert_eq!(output.status.code(), Some(code), "{said}");
+            assert!(said.contains(&told), "{verb}: {said}");
+        }
+    }
+    for name in ["free.lock", "backup.lock.lock"] {
+        let told = env.done(["check", name]);
+        assert!(!told.contains("is the file of"), "{told}");
+    }
+    env.end();
+    holder.finish();
+}
+
+#[cfg(unix)]
+#[test]
+fn names_that_were_not_meant_are_said_on_a_terminal_and_nowhere_else() {
+    let env = TestEnv::new();
+    for (words, told) in [
+        ("run -- true", "onehold: no NAME given: holding `true-"),
+        (
+            "run b9 echo hi -- true",
+            "onehold: `echo` is the name of a lock here, and not a program; the command begins after `--`\r\n",
+        ),
+        (
+            "acquire --ttl 1h b9 timeout=5",
+            "onehold: `timeout=5` is the name of a lock here, and not an option, which would begin with `--`\r\n",
+        ),
+    ] {
+        let on_terminal = |words: &str| env.on_a_terminal(words, &[]);
+        let (code, seen) = on_terminal(words);
+        assert_eq!(code, 0, "{seen}");
+        assert_eq!(seen.matches(told).count(), 1, "{seen}");
+        assert!(!seen.contains("`hi`"), "{seen}");
+        let _ = env.output(["cleanup"]);
+        let (_, seen) = on_terminal(&words.replacen(' ', " -q ", 1));
+        assert!(!seen.contains("NAME") && !seen.contains("here"), "{seen}");
+        let said = env.output(words.split(' ')).stderr;
+        let said = String::from_utf8(said).unwrap();
+        assert!(!said.contains("NAME") && !said.contains("here"), "{said}");
+    }
+    let (_, seen) = env.on_a_terminal("run db x=5 -- true", &[]);
+    assert_eq!(seen, "");
 }

@@ -49,7 +49,7 @@ fn command_keeps_lock_of_killed_wrapper() {
         .stderr(
             is_match(format!(
                 "`x` is held by process {command} \\(sh\\) .*\n  alive: holds the kernel lock; \
-             its wrapper \\(process {}\\) has exited\n",
+             its wrapper \\(process {}\\) has exited; runs in [^ ]+\n",
                 wrapper.pid()
             ))
             .unwrap(),

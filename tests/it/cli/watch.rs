@@ -25,7 +25,12 @@ impl Watched {
 
     /// The rows of the next table that holds true; blocks until there is one.
     fn until(&mut self, is_true: impl Fn(&[String]) -> bool) -> Vec<String> {
-        let mut rows = Vec::new();
+        self.tables_until(is_true).0
+    }
+
+    /// The same, and how many tables have begun.
+    fn tables_until(&mut self, is_true: impl Fn(&[String]) -> bool) -> (Vec<String>, usize) {
+        let (mut rows, mut tables) = (Vec::new(), 0);
         loop {
             let mut line = String::new();
             let length = self.lines.read_line(&mut line).unwrap();
@@ -33,11 +38,14 @@ impl Watched {
             match line.trim_end() {
                 // The space between two tables.
                 "" => {}
-                title if title.starts_with("NAME ") || title.contains(" in /") => rows.clear(),
+                title if title.starts_with("NAME ") || title.contains(" in /") => {
+                    rows.clear();
+                    tables += 1;
+                }
                 row => rows.push(row.to_owned()),
             }
             if is_true(&rows) {
-                return rows;
+                return (rows, tables);
             }
         }
     }
@@ -78,6 +86,32 @@ fn table_is_printed_again_when_something_changes() {
         rows.iter()
             .any(|row| row.starts_with("job ") && row.contains(" zombie "))
     });
+}
+
+#[test]
+fn one_change_is_one_table() {
+    let env = TestEnv::new();
+    let mut watched = Watched::start(&env, &["--watch=1h"]);
+    watched.until(<[String]>::is_empty);
+    let mut tables = 1;
+    for number in 1..=5 {
+        env.done(["acquire", &format!("x-{number}"), "--ttl", "1h"]);
+        tables += watched.tables_until(|rows| rows.len() == number).1;
+        // What it is woken by once more has been looked at.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!(tables, 6);
+}
+
+#[cfg(unix)]
+#[test]
+fn hold_that_becomes_overdue_is_a_change() {
+    let env = TestEnv::new();
+    let mut watched = Watched::start(&env, &["--watch=1h"]);
+    let holder = Running::sleeper();
+    let pid = holder.pid().to_string();
+    env.done(["acquire", "x", "--pid", &pid, "--max-age", "1s"]);
+    watched.until(|rows| rows.iter().any(|row| row.starts_with("x     overdue ")));
 }
 
 #[test]

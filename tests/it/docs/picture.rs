@@ -34,7 +34,10 @@ fn play() -> String {
     let output = output(&mut bash);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
-    text.replace(env.root.path().to_str().unwrap(), "/home/ops")
+    let home = env.root.path();
+    let name = home.file_name().unwrap().to_str().unwrap();
+    text.replace(home.to_str().unwrap(), "/home/ops")
+        .replace(&format!("; runs in {name}\n"), "; runs in ops\n")
 }
 
 /// The processes, times, user and host of the README.

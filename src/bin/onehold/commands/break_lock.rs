@@ -20,7 +20,7 @@ use crate::output;
 use crate::prompt::{confirm, has_terminal, note_so_far};
 use crate::refusal::Refusal;
 use crate::session::Session;
-use crate::suggested::command_line;
+use crate::suggested::{about_file, command_line};
 use crate::words;
 use crate::work::{effects, next_holder, spared, starter};
 
@@ -170,6 +170,13 @@ fn break_shown(
     };
     // Without force nothing is done about those who have its kernel lock.
     let is_refused = status.verdict.reason == Reason::Locked && !at_once;
+    if !yes && !at_once && is_run(&status) {
+        let spared = lock.spared_work(&revision).unwrap_or_default();
+        if !spared.is_empty() {
+            let was = Box::new(status);
+            return Ok(still_running(session, lock, was, &spared, None));
+        }
+    }
     if !yes && !is_harmless(&status) && !is_refused && !agrees() {
         let text = format!("not confirmed: {}", describe_holder(&status, local));
         return Ok(Outcome::refused(Refusal::NOT_CONFIRMED, text)
@@ -226,6 +233,7 @@ fn is_harmless(status: &Status) -> bool {
 fn question(status: &Status, at_once: bool) -> &'static str {
     let has_command = is_run(status) && !describe::is_without_command(status);
     match (has_command, at_once) {
+        _ if status.verdict.reason == Reason::Kept => "Free the lock before its time?",
         (false, _) => "Break it?",
         (true, false) => "End its work and free the lock?",
         (true, true) => "Free the lock now, even though its work may keep running?",
@@ -372,7 +380,7 @@ fn not_held(session: &Session, lock: &Lock) -> Outcome {
     let is_relative = |status: &Status| status.name != lock.name().as_str();
     let Some(relative) = lock.check(None).ok().filter(is_relative) else {
         let text = format!("{name} is free: nothing to break");
-        return Outcome::refused(Refusal::NOT_HELD, text);
+        return Outcome::refused(Refusal::NOT_HELD, text).notes(about_file(session, lock));
     };
     let relation = describe::relation(&relative, lock.name());
     let holder = describe_holder(&relative, local);

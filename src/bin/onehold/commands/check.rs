@@ -8,10 +8,11 @@ use crate::describe::{self, describe_holder, describe_obstacle, local};
 use crate::exit::Exit;
 use crate::failure::hint_about_file;
 use crate::outcome::{CommandResult, Outcome};
-use crate::output::{block, next_step, paint, store_line};
+use crate::output::{next_step, paint, store_line, whole_block};
 use crate::refusal::Refusal;
 use crate::report::profile_values;
 use crate::session::Session;
+use crate::suggested::about_file;
 use crate::words;
 use crate::work;
 
@@ -69,16 +70,23 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
             State::Free => paint(&status, &holder),
             _ => holder,
         });
-        lines.extend(block(&status, session.global.verbose));
+        lines.extend(whole_block(&status, session.global.verbose));
         for other in &status.others {
             let text = describe_holder(other, local);
             lines.push(format!("  {}", paint(other, &text)));
             if session.global.verbose {
-                lines.extend(block(other, true).iter().map(|line| format!("  {line}")));
+                lines.extend(
+                    whole_block(other, true)
+                        .iter()
+                        .map(|line| format!("  {line}")),
+                );
             }
         }
         if status.verdict.state == State::Zombie {
             lines.push(next_step(session, &status, None));
+        }
+        if status.verdict.state == State::Free {
+            lines.extend(about_file(session, &lock));
         }
         if session.global.verbose {
             lines.push(store_line(session, &status));

@@ -7,7 +7,7 @@ use crate::describe::{describe_holder, local};
 use crate::exit::Exit;
 use crate::failure::failed;
 use crate::outcome::{CommandResult, Outcome};
-use crate::output::block;
+use crate::output::whole_block;
 use crate::prometheus::metrics;
 use crate::rows::{rows_of, select};
 use crate::session::Session;
@@ -58,7 +58,7 @@ fn verbose(session: &Session, locks: &[Status]) -> String {
     let mut lines = Vec::new();
     for lock in locks {
         lines.push(describe_holder(lock, local));
-        lines.extend(block(lock, session.global.verbose));
+        lines.extend(whole_block(lock, session.global.verbose));
         lines.extend(runs_now(lock, &running));
     }
     lines.join("\n")

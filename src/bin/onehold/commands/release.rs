@@ -9,6 +9,7 @@ use crate::describe;
 use crate::exit::Exit;
 use crate::outcome::{CommandResult, Outcome};
 use crate::session::Session;
+use crate::suggested::about_file;
 use crate::words;
 
 #[inline(never)]
@@ -37,7 +38,7 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             let found = session.global.json.then(|| lock.inspect(None));
             outcome.lock = found.transpose()?.map(Box::new);
             tell_fate(session, &lock, &mut outcome);
-            outcome
+            outcome.notes(about_file(session, &lock))
         }
         Release::NotYours(_) | Release::HeldByRun(_) if typed.force => {
             let typed = args::Break {

@@ -12,7 +12,7 @@ use crate::outcome::{CommandResult, Outcome};
 use crate::output::{block, store_line};
 use crate::refusal::Refusal;
 use crate::session::Session;
-use crate::suggested::command_line;
+use crate::suggested::{about_file, command_line};
 use crate::words;
 
 #[inline(never)]
@@ -36,6 +36,7 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
                 .details(json!({ "hold": status.hold() }))
                 .notes(block(&status, session.global.verbose))
                 .note(store_line(session, &status))
+                .notes(about_file(session, &lock))
                 .lock(status)
         }
         Renewal::Lost(status) => {

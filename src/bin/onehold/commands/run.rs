@@ -17,6 +17,7 @@ use crate::die_with;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 use crate::keeper;
 use crate::outcome::{CommandResult, Printed};
+use crate::output;
 use crate::prompt::report_cancel;
 use crate::session::{HOLDS, Session};
 use crate::supervise;
@@ -98,6 +99,12 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
             return Ok(outcome.into());
         }
     };
+    if is_derived && !session.global.verbose && session.tells_success() {
+        let name = words::names(&lock);
+        output::eprint(&format!(
+            "onehold: no NAME given: holding {name}, derived from the command"
+        ));
+    }
     if typed.exec {
         report_acquired(session, &lock, &hold, None);
         return replaced_by(command, hold);
