@@ -279,7 +279,8 @@ fn modes_of(store: &Directory) -> Option<Finding> {
     } else if is_for_all(mode) {
         let advice = "anybody may remove lock files: chmod o-w, or chmod +t";
         Finding::warning("modes", detail).advice(advice)
-    } else if (mode & 0o070, mode & 0o007) == (0, 0) && owner != 0 && process::own_uid() == Some(0) {
+    } else if (mode & 0o070, mode & 0o007) == (0, 0) && owner != 0 && process::own_uid() == Some(0)
+    {
         of_another(detail, owner)
     } else {
         Finding::ok("modes", detail)

@@ -349,6 +349,7 @@ fn line_that_was_torn_takes_no_other_with_it() {
 }
 
 /// As a systemd unit with `PathChanged=` sees it.
+#[cfg(target_os = "linux")]
 #[test]
 fn doctor_leaves_no_trace_in_the_history() {
     use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
