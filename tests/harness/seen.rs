@@ -35,10 +35,15 @@ pub fn state(pid: u32) -> Option<String> {
     state_and_start(pid).map(|(state, _)| state)
 }
 
-/// Whether a process runs: a zombie does not.
+/// Whether a process runs: a zombie does not, and neither does one that has no memory any more, on the way to become
+/// one.
 #[cfg(target_os = "linux")]
 pub fn runs(pid: u32) -> bool {
-    state(pid).is_some_and(|state| !matches!(state.as_str(), "Z" | "X"))
+    let has_memory = || {
+        let pages = fs::read_to_string(format!("/proc/{pid}/statm"));
+        pages.is_ok_and(|pages| !pages.starts_with("0 "))
+    };
+    state(pid).is_some_and(|state| !matches!(state.as_str(), "Z" | "X")) && has_memory()
 }
 
 #[cfg(target_os = "linux")]

@@ -12,8 +12,8 @@ use crate::harness::hold::Hold;
 use crate::harness::schema::{SCHEMA, check};
 use crate::harness::{Running, Signal, TestEnv, json_object, last_json_object, wait_until};
 
-/// Keys that only etcd gives a value; `tests/etcd` sees it.
-const ON_ETCD: [&str; 1] = ["lock.takeable_in_ms"];
+/// Keys that only etcd gives a value, and a machine with a configuration; `tests/etcd` and `tests/environments` see it.
+const ELSEWHERE: [&str; 2] = ["lock.takeable_in_ms", "result_config.machine_file"];
 
 /// Asks for objects, and collects the keys that were not null.
 struct Tour {
@@ -171,7 +171,7 @@ fn each_key_of_each_object_is_seen_with_a_value() {
         .collect();
     assert!(keys.len() > 150, "{}", keys.len());
     let seen = tour.seen.borrow();
-    assert_eq!(keys.difference(&seen).collect::<Vec<_>>(), ON_ETCD);
+    assert_eq!(keys.difference(&seen).collect::<Vec<_>>(), ELSEWHERE);
 }
 
 /// What the check says of an object with another value at a place, or without it.

@@ -999,8 +999,8 @@ fn flock_script(script: &str, is_held: bool) -> ((Option<i32>, String, Vec<Strin
     executable(
         &env,
         "job",
-        "#!/bin/sh\necho did $1\necho $1 >> log\n\
-         test -e first && { rm first; until test -e end; do sleep 0.01; done; }\nexit 3\n",
+        "#!/bin/sh\nrm first 2>/dev/null && first=yes\necho did $1\necho $1 >> log\n\
+         test \"$first\" && until test -e end; do sleep 0.01; done\nexit 3\n",
     );
     executable(&env, "script", &format!("#!/bin/sh\n{script}"));
     let first = is_held.then(|| {
