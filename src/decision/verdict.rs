@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 
 use crate::identity::Pid;
@@ -218,10 +218,8 @@ pub struct Verdict {
     pub wrapper_alive: Option<bool>,
     /// Time since the last heartbeat, never negative.
     pub age: Option<Duration>,
-    /// Of a hold that is overdue or too old: the age that it has exceeded.
-    pub max_age: Option<Duration>,
-    /// When it becomes overdue, or a zombie if its holder cannot be checked, by the wall clock.
-    pub overdue_at: Option<DateTime<Utc>>,
+    /// The age that counts, and beyond which it is overdue, or a zombie if its holder cannot be checked.
+    pub age_and_limit: Option<(Duration, Duration)>,
     /// When the time to live ends, by the wall clock.
     pub expires_at: Option<DateTime<Utc>>,
     /// How much longer a dead hold on etcd must be known to be dead before the caller may take it over.
@@ -236,6 +234,20 @@ impl Verdict {
         matches!(self.state, State::Zombie | State::Overdue)
     }
 
+    /// Whether it is overdue or a zombie for its age alone.
+    #[must_use]
+    pub fn is_too_old(&self) -> bool {
+        self.state == State::Overdue || matches!(self.reason, Reason::TooOld(_))
+    }
+
+    /// When its age reaches the limit. `now`: when it was judged.
+    #[must_use]
+    pub fn overdue_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let (age, limit) = self.age_and_limit?;
+        let [age, limit] = [age, limit].map(TimeDelta::from_std);
+        now.checked_add_signed(limit.ok()? - age.ok()?)
+    }
+
     pub(crate) fn new(reason: Reason, evidence: Evidence) -> Self {
         Self {
             state: reason.state(),
@@ -245,8 +257,7 @@ impl Verdict {
             pid_alive: None,
             wrapper_alive: None,
             age: None,
-            max_age: None,
-            overdue_at: None,
+            age_and_limit: None,
             expires_at: None,
             takeable_in: None,
         }

@@ -176,7 +176,11 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
         };
         format!("lock is {age} old (>{})", short_span(limit))
     };
-    if let Some(limit) = status.verdict.max_age {
+    if let Some((_, limit)) = status
+        .verdict
+        .age_and_limit
+        .filter(|_| status.verdict.is_too_old())
+    {
         let old = older_than(limit);
         let is_alive = status.verdict.state == State::Overdue;
         return Some(if is_alive {

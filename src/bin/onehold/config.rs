@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::bail;
 use onehold::status::Reason;
 use onehold::{Format, LockName, Operation, State, Status};
 use serde::Deserialize;
@@ -119,7 +118,8 @@ impl EffectiveConfig {
             mut configured,
         } = configuration()?;
         let default_dir = configured.defaults.dir.as_ref();
-        let default_dir = default_dir.or(machine.defaults.dir.as_ref());
+        let of_machine = machine.as_ref().and_then(|file| file.defaults.dir.as_ref());
+        let default_dir = default_dir.or(of_machine);
         let default_dir = default_dir.map(Directories::first).transpose()?;
         let profile = global.profile.clone();
         let profile = profile.or_else(|| std::env::var("ONEHOLD_PROFILE").ok());
@@ -130,11 +130,13 @@ impl EffectiveConfig {
             profile,
             file,
             texts,
-            formats: machine
-                .formats
-                .into_iter()
-                .chain(configured.formats)
-                .collect(),
+            formats: match machine {
+                Some(machine) => {
+                    let formats = machine.formats.into_iter();
+                    formats.chain(configured.formats).collect()
+                }
+                None => configured.formats,
+            },
         })
     }
 
@@ -388,7 +390,7 @@ struct Read {
     /// The user's file, if it exists.
     file: Option<PathBuf>,
     texts: Texts,
-    machine: File,
+    machine: Option<Box<File>>,
     configured: File,
 }
 
@@ -397,7 +399,7 @@ fn configuration() -> anyhow::Result<Read> {
     if let Some(path) = MACHINE_FILE.map(Path::new)
         && let Some(text) = read_text(path, true)?
     {
-        read.machine = parse(&text, path)?;
+        read.machine = Some(Box::new(parse(&text, path)?));
         read.texts.machine = Some(text);
     }
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -420,10 +422,7 @@ fn configuration() -> anyhow::Result<Read> {
             read.texts.user = text;
             read.file = Some(path);
         }
-        None if must_exist => {
-            let cause = words::cause_text(&std::io::Error::from(ErrorKind::NotFound));
-            bail!("cannot read `{}`: {cause}", path.display());
-        }
+        None if must_exist => return Err(cannot_read(&path, &ErrorKind::NotFound.into())),
         None => {}
     }
     Ok(read)
@@ -435,31 +434,34 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// The content of a file, if it exists. `of_machine`: it decides for all users which locks they share, so it must be
 /// root's.
 fn read_text(path: &Path, of_machine: bool) -> anyhow::Result<Option<String>> {
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
+    match std::fs::File::open(path) {
+        Ok(file) => read_open(file, of_machine).map(Some),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => bail!(
-            "cannot read `{}`: {}",
-            path.display(),
-            words::cause_text(&error)
-        ),
-    };
-    let mut text = String::new();
-    let read = check_owner(&file, of_machine).and_then(|()| {
-        let read = file.take(MAX_CONFIG_BYTES + 1).read_to_string(&mut text)?;
-        if read as u64 > MAX_CONFIG_BYTES {
-            return Err(std::io::Error::other("longer than 1 MiB"));
-        }
-        Ok(())
-    });
-    match read {
-        Ok(()) => Ok(Some(text)),
-        Err(error) => bail!(
-            "cannot read `{}`: {}",
-            path.display(),
-            words::cause_text(&error)
-        ),
+        Err(error) => Err(error),
     }
+    .map_err(|error| cannot_read(path, &error))
+}
+
+#[cold]
+#[inline(never)]
+fn cannot_read(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    anyhow::anyhow!(
+        "cannot read `{}`: {}",
+        path.display(),
+        words::cause_text(error)
+    )
+}
+
+#[cold]
+#[inline(never)]
+fn read_open(file: std::fs::File, of_machine: bool) -> std::io::Result<String> {
+    check_owner(&file, of_machine)?;
+    let mut text = String::new();
+    let read = file.take(MAX_CONFIG_BYTES + 1).read_to_string(&mut text)?;
+    if read as u64 > MAX_CONFIG_BYTES {
+        return Err(std::io::Error::other("longer than 1 MiB"));
+    }
+    Ok(text)
 }
 
 #[cfg_attr(

@@ -41,7 +41,7 @@ pub(crate) fn is_held(status: &Status) -> bool {
 pub(crate) fn overdue(status: &Status, wanted: &LockName) -> Option<String> {
     let mut holds = status.all_holds();
     let hold = holds.find(|hold| hold.verdict.state == State::Overdue)?;
-    let since = sentences::since(hold.verdict.overdue_at?, local);
+    let since = sentences::since(hold.verdict.overdue_at(Utc::now())?, local);
     let holder = describe_obstacle(hold, wanted, local);
     Some(format!("overdue {since}: {holder}"))
 }

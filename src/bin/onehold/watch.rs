@@ -117,7 +117,7 @@ fn until_next_state(listing: &Listing) -> Duration {
         let verdict = &lock.verdict;
         let may = matches!(verdict.reason, Reason::Alive | Reason::Unverified(_));
         verdict
-            .overdue_at
+            .overdue_at(now)
             .filter(|_| may && verdict.state == State::Held)
     };
     let locks = listing.locks.iter();
