@@ -37,7 +37,7 @@ const CEILINGS: [(&str, i32, [usize; 4]); 8] = [
     ("check -q held", 6, [34, 1680, 66, 34]),
 ];
 
-/// In bytes, of which 1.9 MB are etcd and TLS. Each 64 KiB that are executed are a page fault more.
+/// In bytes. Each 64 KiB that are executed are a page fault more.
 const LARGEST_BINARY: u64 = 5_400_000;
 
 #[test]
