@@ -181,7 +181,7 @@ fn innocent_is_seen_to_be_harmed_if_the_number_of_its_file_counts() {
         let calls = ended.count(Role::Program);
         // At a few moments, and at those between them.
         let mut parts = (4..32).step_by(4).chain(1..32);
-        let found = parts.find_map(|part| harms(&(calls * part / 32)).then_some(part));
+        let found = parts.find(|part| harms(&(calls * part / 32)));
         found.map(drop).ok_or_else(|| format!("{hold:?}"))
     });
     assert_eq!(missed, [""; 0]);

@@ -17,7 +17,7 @@ use rustix::process::geteuid;
 
 pub(crate) use super::file::*;
 use super::process::user_name;
-use super::sharing::{Made, STICKY, Sharing, UNCLEANED};
+use super::sharing::{Made, RECORD_MODE, STICKY, Sharing, UNCLEANED};
 use crate::identity::Pid;
 use crate::sys::system::filesystem;
 pub(crate) use crate::sys::system::filesystem::{
@@ -607,13 +607,6 @@ const CAREFUL: OFlags = OFlags::NOFOLLOW
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
-
-/// Readable by all users, so that they can see who holds a lock; writable by its owner.
-pub(super) const RECORD_MODE: Mode = Mode::RUSR
-    .union(Mode::WUSR)
-    .union(Mode::RGRP)
-    .union(Mode::ROTH)
-    .union(UNCLEANED);
 
 /// Whether a lock name is the path of a file.
 pub(crate) fn is_path(name: &OsStr) -> bool {

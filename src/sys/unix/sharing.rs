@@ -25,6 +25,13 @@ pub(super) enum Made {
     Record,
 }
 
+/// Readable by all users, so that they can see who holds a lock; writable by its owner.
+pub(super) const RECORD_MODE: Mode = Mode::RUSR
+    .union(Mode::WUSR)
+    .union(Mode::RGRP)
+    .union(Mode::ROTH)
+    .union(UNCLEANED);
+
 /// Permissions of the group and of others to write.
 pub(super) const WRITABLE_BY_OTHERS: RawMode = 0o022;
 
@@ -97,7 +104,7 @@ impl Sharing {
             Made::Common if !self.is_sticky() => return Some(self.mode_of_common()),
             // Its owner is to see by whom his store is used.
             Made::Record if !self.is_shared() => {
-                return self.is_guest().then_some(super::directory::RECORD_MODE);
+                return self.is_guest().then_some(RECORD_MODE);
             }
             // Others may replace it if the directory lets them: what they cannot write cannot make a third user send
             // a signal.
