@@ -172,7 +172,7 @@ struct Protocol {
 }
 
 impl State {
-    // Mirrors judge_record, src/decision/liveness.rs: 9bfacd9b250edb3a
+    // Mirrors judge_record, src/decision/liveness.rs: e01cdcbf478b5c28
     /// No process of its record is alive, or the lease has expired.
     fn is_dead(&self, id: FileId) -> bool {
         let file = &self.files[id];

@@ -228,7 +228,7 @@ fn sweep(step: usize) {
 
 #[test]
 fn wait_that_is_canceled_before_a_part_of_its_calls_leaves_nothing_and_starts_nothing() {
-    sweep(11);
+    sweep(17);
 }
 
 #[test]

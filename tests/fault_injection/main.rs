@@ -467,7 +467,7 @@ fn kill_sweep(step: usize) {
 
 #[test]
 fn lock_survives_kills_before_a_part_of_the_calls() {
-    kill_sweep(11);
+    kill_sweep(17);
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn error_sweep(step: usize) {
 
 #[test]
 fn lock_is_taken_or_not_when_a_part_of_the_calls_fail() {
-    error_sweep(11);
+    error_sweep(17);
 }
 
 #[test]
