@@ -472,6 +472,12 @@ fn lock_survives_kills_before_a_part_of_the_calls() {
 
 #[test]
 #[ignore = "takes a minute"]
+fn lock_survives_kills_before_every_third_call_that_changes_something() {
+    kill_sweep(3);
+}
+
+#[test]
+#[ignore = "takes minutes"]
 fn lock_survives_kills_before_each_call_that_changes_something() {
     kill_sweep(1);
 }
