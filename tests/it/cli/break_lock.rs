@@ -155,7 +155,7 @@ fn break_of_a_kept_hold_says_that_its_work_has_ended() {
     assert_eq!(env.code(run), 3);
     let (code, seen) = env.on_a_terminal("break x", &["n\n"]);
     assert_eq!(code, 6);
-    assert!(seen.contains("\n  its work has ended\r\n"), "{seen}");
+    assert!(seen.contains("  its work has ended\r\n"), "{seen}");
     assert!(!seen.contains("cannot be seen"), "{seen}");
     assert!(
         seen.contains("  Free the lock before its time? [y/N]"),

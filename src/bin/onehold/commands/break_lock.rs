@@ -170,7 +170,8 @@ fn break_shown(
     };
     // Without force nothing is done about those who have its kernel lock.
     let is_refused = status.verdict.reason == Reason::Locked && !at_once;
-    if !yes && !at_once && is_run(&status) {
+    // On etcd the keeper of the work is asked to end it.
+    if !yes && !at_once && is_run(&status) && !lock.is_remote() {
         let spared = lock.spared_work(&revision).unwrap_or_default();
         if !spared.is_empty() {
             let was = Box::new(status);
