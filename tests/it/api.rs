@@ -11,7 +11,7 @@ use std::time::Duration;
 use onehold::record::Kind;
 use onehold::status::Reason;
 
-use crate::harness::{Running, TestEnv, command};
+use crate::harness::{Running, TestEnv, command, wait_until};
 use onehold::{
     Acquired, Attempt, Blocked, Break, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode,
     Options, Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait, WaitDecision,
@@ -359,6 +359,59 @@ fn break_ends_the_command_of_a_program_and_neither_the_program_nor_its_other_chi
     assert!(!other.has_ended());
     assert!(hold.is_lost().unwrap());
     assert_eq!(hold.release().unwrap(), ReleaseOutcome::Lost);
+}
+
+/// Between fork(2) and execve(2) a child has the open files of the program, the lock file among them.
+#[cfg(target_os = "linux")]
+#[test]
+fn break_signals_no_child_that_the_program_starts_for_something_else() {
+    let fixture = Fixture::new();
+    let lock = fixture.lock("x");
+    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no()));
+    let environment = hold.environment(None);
+    let mut command = Command::new("sh");
+    let set = environment
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    // Its work is looked for until it has ended.
+    let ready = fixture.env.path("ready");
+    let script = format!(
+        "trap 'sleep 2; exit' TERM; echo > {}; sleep 1000 & wait",
+        ready.display()
+    );
+    command.args(["-c", &script]).envs(set);
+    let mut child = hold.spawn(&mut command).unwrap();
+    wait_until("it handles TERM", || ready.exists());
+    let (is_broken, started) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let signaled = std::thread::scope(|scope| {
+        let spawner = || {
+            let mut signaled = 0;
+            while !is_broken.load(Ordering::SeqCst) {
+                let mut other = Command::new("true");
+                // SAFETY: nanosleep(2) does nothing that a child of a program with threads may not do.
+                unsafe {
+                    other.pre_exec(|| {
+                        std::thread::sleep(Duration::from_millis(10));
+                        Ok(())
+                    });
+                }
+                let status = other.status().unwrap();
+                started.fetch_add(1, Ordering::SeqCst);
+                signaled += usize::from(!status.success());
+            }
+            signaled
+        };
+        let spawners: Vec<_> = (0..8).map(|_| scope.spawn(spawner)).collect();
+        assert_eq!(fixture.env.code(["break", "x", "--yes"]), 0);
+        is_broken.store(true, Ordering::SeqCst);
+        spawners
+            .into_iter()
+            .map(|spawner| spawner.join().unwrap())
+            .sum::<usize>()
+    });
+    let _ = child.wait().unwrap();
+    assert!(started.into_inner() > 100);
+    assert_eq!(signaled, 0);
 }
 
 #[test]

@@ -394,11 +394,12 @@ pub(crate) fn has_open(process: ProcessId, files: &[FileId]) -> bool {
 fn has_lock(pid: Pid, file: FileId) -> io::Result<bool> {
     for number in descriptors_of(pid, file)? {
         let number = number.to_string_lossy();
-        // proc_pid_fdinfo(5): the locks of this open file description.
+        // proc_pid_fdinfo(5): the flags of the descriptor, and the locks of this open file description.
         match std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) {
             Ok(text) => {
                 let mut lines = text.lines().filter(|line| line.starts_with("lock:"));
-                if lines.any(|line| line.contains("FLOCK") && line.contains("WRITE")) {
+                let has_lock = lines.any(|line| line.contains("FLOCK") && line.contains("WRITE"));
+                if has_lock && survives_exec(&text) {
                     return Ok(true);
                 }
             }
@@ -407,6 +408,14 @@ fn has_lock(pid: Pid, file: FileId) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Whether execve(2) leaves a descriptor open. The program that holds a lock has one that it closes: a child of that
+/// program has it between fork(2) and execve(2), whatever it is about to execute.
+fn survives_exec(fdinfo: &str) -> bool {
+    let flags = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_none_or(|flags| flags & libc::O_CLOEXEC == 0)
 }
 
 /// The kernel's siginfo_t of a queued signal (include/uapi/asm-generic/siginfo.h). libc keeps these
