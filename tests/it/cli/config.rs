@@ -363,6 +363,7 @@ fn store_of_the_environment_is_the_same_in_each_directory() {
     assert!(!meant.exists());
 }
 
+#[cfg(unix)]
 #[test]
 fn tilde_that_the_shell_did_not_replace_gets_a_warning() {
     let env = TestEnv::new();

@@ -705,6 +705,7 @@ fn release_of_another_session_names_both_sessions_of_the_sprint_mutex() {
         .stderr(contains("onehold: not released: "));
 }
 
+#[cfg(unix)]
 #[test]
 fn file_that_is_no_resume_lock_gets_the_same_hint_from_each_verb() {
     let env = TestEnv::new();
@@ -748,6 +749,7 @@ fn file_that_is_no_resume_lock_gets_the_same_hint_from_each_verb() {
         .stderr(is_empty());
 }
 
+#[cfg(unix)]
 #[test]
 fn cleanup_says_what_moves_a_damaged_file_aside() {
     let env = TestEnv::new();

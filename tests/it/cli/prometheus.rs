@@ -119,6 +119,7 @@ fn metrics_are_filtered_as_the_table_and_are_no_json() {
         .stdout(contains("cannot be used with"));
 }
 
+#[cfg(unix)]
 #[test]
 fn newline_and_backslash_are_escaped_once() {
     let env = TestEnv::new();
@@ -166,6 +167,7 @@ fn what_is_not_held_counts_as_0() {
     assert_eq!(waiter.finish(), 0);
 }
 
+#[cfg(unix)]
 #[test]
 fn commands_that_succeed_and_fail_are_two_series() {
     let env = TestEnv::new();
