@@ -364,7 +364,7 @@ fn configuration_of_the_machine_is_that_of_all_its_users() {
         "\"machine_file\":\"/etc/onehold/config.toml\"\n",
         "his: 1\n",
         "group: 1\n",
-        "config.toml`: it must belong to root, and nobody else may write to it\n",
+        "config.toml`: it must be owned by root and not writable by others\n",
         "broken: 1\n",
         "config.toml`: line 4: not TOML: ",
     ] {

@@ -474,7 +474,7 @@ fn check_owner(file: &std::fs::File, of_machine: bool) -> std::io::Result<()> {
         use std::os::unix::fs::MetadataExt as _;
         let found = file.metadata()?;
         if found.uid() != 0 || found.mode() & 0o022 != 0 {
-            let why = "it must belong to root, and nobody else may write to it";
+            let why = "it must be owned by root and not writable by others";
             return Err(std::io::Error::other(why));
         }
     }

@@ -164,7 +164,7 @@ impl Shown {
     }
 }
 
-/// Whether a wait can last for so long that it is told once.
+/// Whether a wait may last long enough to be reported.
 pub(crate) fn is_long(limit: WaitLimit) -> bool {
     match limit {
         WaitLimit::AtMost(limit) => limit > LONG,
