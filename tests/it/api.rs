@@ -11,7 +11,9 @@ use std::time::Duration;
 use onehold::record::Kind;
 use onehold::status::Reason;
 
-use crate::harness::{Running, TestEnv, command, wait_until};
+#[cfg(unix)]
+use crate::harness::wait_until;
+use crate::harness::{Running, TestEnv, command};
 use onehold::{
     Acquired, Attempt, Blocked, Break, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode,
     Options, Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait, WaitDecision,
