@@ -11,7 +11,7 @@ use std::time::Duration;
 use onehold::record::Kind;
 use onehold::status::Reason;
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 use crate::harness::wait_until;
 use crate::harness::{Running, TestEnv, command};
 use onehold::{
