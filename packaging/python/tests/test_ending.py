@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 
 import pytest
-from conftest import eventually
+from conftest import eventually, quickest
 
 import onehold
 import onehold.aio
@@ -55,31 +55,38 @@ FORKS = {
 
 @pytest.mark.parametrize("how", FORKS)
 def test_lock_of_a_killed_interpreter_is_free_within_300_ms_though_its_child_lives(processes, how):
-    process = processes(FORKS[how])
-    child = int(process.stdout.readline())
-    try:
-        assert onehold.try_lock("a") is None
-        killed = time.monotonic()
-        process.kill()
-        with onehold.lock("a", wait=10):
-            assert time.monotonic() - killed < 0.3
-            os.kill(child, 0)
-    finally:
-        os.kill(child, signal.SIGKILL)
+    def seconds_until_free():
+        process = processes(FORKS[how])
+        child = int(process.stdout.readline())
+        try:
+            assert onehold.try_lock("a") is None
+            killed = time.monotonic()
+            process.kill()
+            with onehold.lock("a", wait=10):
+                freed = time.monotonic()
+                os.kill(child, 0)
+            return freed - killed
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+    assert quickest(seconds_until_free) < 0.3
 
 
 def test_killed_interpreter_with_8_holds_frees_all(processes):
-    process = processes("""
-        import signal, onehold
-        holds = [onehold.lock(f"a{n}").acquire() for n in range(8)]
-        print(flush=True)
-        signal.pause()
-    """)
-    process.stdout.readline()
-    killed = time.monotonic()
-    process.kill()
-    with onehold.lock(*(f"a{n}" for n in range(8)), wait=10):
-        assert time.monotonic() - killed < 0.3
+    def seconds_until_free():
+        process = processes("""
+            import signal, onehold
+            holds = [onehold.lock(f"a{n}").acquire() for n in range(8)]
+            print(flush=True)
+            signal.pause()
+        """)
+        process.stdout.readline()
+        killed = time.monotonic()
+        process.kill()
+        with onehold.lock(*(f"a{n}" for n in range(8)), wait=10):
+            return time.monotonic() - killed
+
+    assert quickest(seconds_until_free) < 0.3
 
 
 def test_interpreter_that_ends_inside_a_block_frees_the_lock(processes):
