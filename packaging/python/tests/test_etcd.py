@@ -4,7 +4,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import Etcd, eventually, start
+from conftest import Etcd, eventually, quickest, start
 
 import onehold
 import onehold.aio
