@@ -470,14 +470,6 @@ fn tell_kept(outcome: &mut Outcome, keep: Duration, position: usize) {
     });
 }
 
-/// The holds that were displaced, as one object: the first one, with the others beside it.
-pub(crate) fn displaced(displaced: &[Status]) -> Option<Box<Status>> {
-    let (first, others) = displaced.split_first()?;
-    let mut first = first.clone();
-    first.others = others.to_vec();
-    Some(Box::new(first))
-}
-
 /// The message about a hold that was taken over or taken by force.
 pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<String> {
     match status.verdict.state {

@@ -11,7 +11,6 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::args::{Check, Cleanup, DieWith, GlobalArgs, HoldArgs, List, OnZombie, Verb, WaitLimit};
-use crate::die_with;
 use crate::words;
 
 pub(crate) mod sources;
@@ -187,7 +186,7 @@ impl Settings {
     /// Sets the options that were not given on the command line.
     pub(crate) fn complete(&self, verb: &mut Verb) {
         let die_with = self.die_with.map(|with| with.0);
-        let die_with = die_with.filter(|with| die_with::applies(*with));
+        let die_with = die_with.filter(|with| applies(*with));
         match verb {
             Verb::Run(typed) => {
                 self.complete_hold(&mut typed.hold, typed.names.first());
@@ -362,6 +361,18 @@ impl Settings {
     pub(crate) fn takes_zombies(&self) -> bool {
         matches!(self.on_zombie, None | Some(OnZombie::Take))
     }
+}
+
+/// Whether a default of `die-with` applies to this process. What process 1 starts is a service, or has lost its parent; and a
+/// parent outside of this container cannot be watched.
+#[cfg(unix)]
+fn applies(default: DieWith) -> bool {
+    default != DieWith::Parent || std::os::unix::process::parent_id() > 1
+}
+
+#[cfg(not(unix))]
+fn applies(_default: DieWith) -> bool {
+    true
 }
 
 /// Whether a lock of tasks is that of a whole section. A task without its section is a bare UUID.

@@ -51,18 +51,6 @@ pub(crate) fn find(wanted: Option<DieWith>) -> anyhow::Result<Option<ProcessId>>
     }
 }
 
-/// Whether a default applies to this process. What process 1 starts is a service, or has lost its parent; and a
-/// parent outside of this container cannot be watched.
-#[cfg(unix)]
-pub(crate) fn applies(default: DieWith) -> bool {
-    default != DieWith::Parent || std::os::unix::process::parent_id() > 1
-}
-
-#[cfg(not(unix))]
-pub(crate) fn applies(_default: DieWith) -> bool {
-    true
-}
-
 /// Sends TERM to this process once that process has exited.
 pub(crate) fn terminate_with(process: ProcessId) -> anyhow::Result<()> {
     watch(process, |_| {

@@ -148,6 +148,14 @@ impl Outcome {
     }
 }
 
+/// The holds that were displaced, as one object: the first one, with the others beside it.
+pub(crate) fn displaced(displaced: &[Status]) -> Option<Box<Status>> {
+    let (first, others) = displaced.split_first()?;
+    let mut first = first.clone();
+    first.others = others.to_vec();
+    Some(Box::new(first))
+}
+
 /// An outcome that may have been printed already.
 pub(crate) enum Printed {
     Yes(Exit),

@@ -17,13 +17,12 @@ use onehold::record::{CommandEnd, KILL_AFTER};
 use onehold::{Hold, LockName, ReleaseOutcome, Status};
 use serde_json::json;
 
-use crate::acquiring::displaced;
 use crate::args::{self, OnLost};
 use crate::cancel::{self, SIGINT};
 use crate::describe::{self, describe_holder, local};
 use crate::die_with;
 use crate::exit::Exit;
-use crate::outcome::{CommandResult, Outcome, Printed};
+use crate::outcome::{CommandResult, Outcome, Printed, displaced};
 use crate::output;
 use crate::refusal::Refusal;
 use crate::session::Session;

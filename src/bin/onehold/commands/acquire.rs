@@ -7,14 +7,14 @@ use onehold::record::Kind;
 use onehold::{Acquired, Attempt, Format, Holder, Mode, PendingHold, Status};
 
 use crate::acquiring::{
-    acquire_with_prompts, displaced, displaced_text, give_back_untold, refuse_exit_code_0, refused,
+    acquire_with_prompts, displaced_text, give_back_untold, refuse_exit_code_0, refused,
     wait_for_displaced,
 };
 use crate::args;
 use crate::cancel;
 use crate::describe::{self, describe_holder, is_held, local};
 use crate::exit::Exit;
-use crate::outcome::{CommandResult, Outcome, Printed};
+use crate::outcome::{CommandResult, Outcome, Printed, displaced};
 use crate::output;
 use crate::session::Session;
 use crate::words;

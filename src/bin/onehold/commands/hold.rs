@@ -17,14 +17,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::acquiring::{
-    acquire_with_prompts, displaced, give_back_untold, is_inside_all, may_block,
+    acquire_with_prompts, give_back_untold, is_inside_all, may_block,
     refuse_exit_code_0, refused, report_acquired,
 };
 use crate::args::{HoldUntilEnd, OnZombie, UsageError};
 use crate::cancel::{self, SIGINT, Then};
 use crate::die_with::{self, in_thread};
 use crate::exit::Exit;
-use crate::outcome::{CommandResult, Printed};
+use crate::outcome::{CommandResult, Printed, displaced};
 use crate::output;
 use crate::progress;
 use crate::prompt::report_cancel;
