@@ -2,13 +2,7 @@
 //! `BLESS=1 cargo test --test it docs::` rewrites man pages, completions and the picture.
 
 #[allow(dead_code, reason = "the binary uses the rest")]
-#[path = "../../src/bin/onehold/args.rs"]
-pub mod args;
-#[allow(dead_code, reason = "the binary uses the rest")]
-#[path = "../../src/bin/onehold/doc_text.rs"]
-pub mod doc_text;
-#[allow(dead_code, reason = "the binary uses the rest")]
-#[path = "../../src/bin/onehold/exit.rs"]
+#[path = "../../src/bin/onehold/messages/exit.rs"]
 mod exit;
 mod json_page;
 #[cfg(target_os = "linux")]
@@ -24,6 +18,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
+use crate::arguments::{args, doc_text};
 use crate::harness::program;
 
 fn root() -> PathBuf {
@@ -124,7 +119,7 @@ fn help_and_version_are_what_clap_prints() {
         command.args(by).output().unwrap().stdout
     };
     assert_in_sync(
-        "src/bin/onehold/startup/help.txt",
+        "src/bin/onehold/arguments/help.txt",
         &printed(&["-q", "--help"]),
     );
     for word in ["--help", "--version", "-V"] {
@@ -249,7 +244,7 @@ fn formats_man_page_has_every_key_of_a_record() {
 fn config_man_page_has_every_key_and_profile() {
     let page = config_page();
     // Each key is a field of the settings.
-    let source = fs::read_to_string(root().join("src/bin/onehold/config.rs")).unwrap();
+    let source = fs::read_to_string(root().join("src/bin/onehold/configuration/mod.rs")).unwrap();
     let (_, fields) = source.split_once("pub(crate) struct Settings {\n").unwrap();
     let (fields, _) = fields.split_once("\n}").unwrap();
     let keys: Vec<String> = fields
@@ -269,7 +264,8 @@ fn config_man_page_has_every_key_and_profile() {
         .matches("\n.TP\n")
         .count();
     assert_eq!(entries, keys.len());
-    let profiles = fs::read_to_string(root().join("src/bin/onehold/profiles.toml")).unwrap();
+    let profiles =
+        fs::read_to_string(root().join("src/bin/onehold/configuration/profiles.toml")).unwrap();
     assert!(page.contains(&in_roff(&profiles)));
 }
 

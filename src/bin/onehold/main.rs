@@ -14,42 +14,16 @@
     )
 )]
 
-mod acquiring;
-mod args;
-mod cancel;
+mod arguments;
 mod commands;
-mod complete;
-mod config;
-mod describe;
-mod die_with;
-mod doc_text;
-#[cfg(feature = "etcd")]
-mod etcd;
-mod exit;
-mod failure;
-#[cfg(all(feature = "etcd", target_os = "linux"))]
-mod keeper;
-mod malformed;
-mod outcome;
+mod configuration;
+mod messages;
 mod output;
-mod parse;
-mod progress;
-mod prometheus;
-mod prompt;
-mod refusal;
-mod report;
-mod rows;
-mod screen;
-mod session;
-mod slip;
 mod startup;
-mod suggested;
-mod supervise;
-mod table;
-mod trial;
-mod watch;
+mod supervising;
+mod tables;
+mod taking;
 mod words;
-mod work;
 
 use std::ffi::OsString;
 
@@ -62,7 +36,7 @@ fn main() -> std::process::ExitCode {
 fn run(words: &[OsString]) -> u8 {
     // Nothing else in this program uses SIGALRM. Without it, waits poll.
     onehold::signal::use_sigalrm();
-    let exit = match parse::parse(words) {
+    let exit = match arguments::parse::parse(words) {
         Ok(cli) => commands::run(cli),
         Err(exit) => exit,
     };

@@ -259,7 +259,7 @@ fn words_of_the_schema_are_those_that_the_program_says() {
             "error",
             "code",
             quoted(
-                "bin/onehold/refusal.rs",
+                "bin/onehold/messages/refusal.rs",
                 "impl Refusal {",
                 "const fn row",
                 is_code,
@@ -288,7 +288,12 @@ fn words_of_the_schema_are_those_that_the_program_says() {
         (
             "lock",
             "kind",
-            quoted("bin/onehold/describe.rs", "fn kind(", "\n}", is_word),
+            quoted(
+                "bin/onehold/messages/describe.rs",
+                "fn kind(",
+                "\n}",
+                is_word,
+            ),
         ),
         ("lock", "format", formats.to_vec()),
         (
@@ -304,7 +309,7 @@ fn words_of_the_schema_are_those_that_the_program_says() {
         (
             "process",
             "state",
-            quoted("bin/onehold/work.rs", "fn state(", "\n}", is_word),
+            quoted("bin/onehold/tables/work.rs", "fn state(", "\n}", is_word),
         ),
         (
             "check",

@@ -6,17 +6,17 @@ use chrono::{TimeDelta, Utc};
 use onehold::record::Kind;
 use onehold::{Acquired, Attempt, Format, Holder, Mode, PendingHold, Status};
 
-use crate::acquiring::{
-    acquire_with_prompts, displaced, displaced_text, give_back_untold, refuse_exit_code_0, refused,
+use crate::arguments::args;
+use crate::configuration::session::Session;
+use crate::messages::describe::{self, describe_holder, is_held, local};
+use crate::messages::exit::Exit;
+use crate::messages::outcome::{CommandResult, Outcome, Printed, displaced};
+use crate::output;
+use crate::supervising::cancel;
+use crate::taking::acquiring::{
+    acquire_with_prompts, displaced_text, give_back_untold, refuse_exit_code_0, refused,
     wait_for_displaced,
 };
-use crate::args;
-use crate::cancel;
-use crate::describe::{self, describe_holder, is_held, local};
-use crate::exit::Exit;
-use crate::outcome::{CommandResult, Outcome, Printed};
-use crate::output;
-use crate::session::Session;
 use crate::words;
 
 #[inline(never)]

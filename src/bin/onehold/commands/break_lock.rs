@@ -8,21 +8,23 @@ use onehold::status::{Evidence, Reason};
 use onehold::{Break, Format, Lock, State, Status};
 use serde_json::{Value, json};
 
-use crate::acquiring::wait_for_displaced;
-use crate::args;
-use crate::cancel;
+use crate::arguments::args;
 use crate::commands::not_yours::another;
-use crate::describe::{self, describe_holder, describe_past_holder, is_held, is_run, local};
-use crate::exit::Exit;
-use crate::malformed::moved_text;
-use crate::outcome::{CommandResult, Outcome};
+use crate::configuration::session::Session;
+use crate::messages::describe::{
+    self, describe_holder, describe_past_holder, is_held, is_run, local,
+};
+use crate::messages::exit::Exit;
+use crate::messages::outcome::{CommandResult, Outcome};
+use crate::messages::refusal::Refusal;
 use crate::output;
-use crate::prompt::{confirm, has_terminal, note_so_far};
-use crate::refusal::Refusal;
-use crate::session::Session;
-use crate::suggested::{about_file, command_line};
+use crate::output::suggested::{about_file, command_line};
+use crate::supervising::cancel;
+use crate::tables::work::{effects, next_holder, spared, starter};
+use crate::taking::acquiring::wait_for_displaced;
+use crate::taking::malformed::moved_text;
+use crate::taking::prompt::{confirm, has_terminal, note_so_far};
 use crate::words;
-use crate::work::{effects, next_holder, spared, starter};
 
 #[inline(never)]
 pub(crate) fn break_hold(session: &Session, mut typed: args::Break) -> CommandResult {

@@ -2,19 +2,19 @@
 
 use onehold::{LockName, State, Status};
 
-use crate::acquiring::basic_options;
-use crate::args;
-use crate::describe::{self, describe_holder, describe_obstacle, local};
-use crate::exit::Exit;
-use crate::failure::hint_about_file;
-use crate::outcome::{CommandResult, Outcome};
+use crate::arguments::args;
+use crate::configuration::session::Session;
+use crate::messages::describe::{self, describe_holder, describe_obstacle, local};
+use crate::messages::exit::Exit;
+use crate::messages::outcome::{CommandResult, Outcome};
+use crate::messages::refusal::Refusal;
+use crate::output::failure::hint_about_file;
+use crate::output::report::profile_values;
+use crate::output::suggested::about_file;
 use crate::output::{next_step, paint, store_line, whole_block};
-use crate::refusal::Refusal;
-use crate::report::profile_values;
-use crate::session::Session;
-use crate::suggested::about_file;
+use crate::tables::work;
+use crate::taking::acquiring::basic_options;
 use crate::words;
-use crate::work;
 
 /// Of the JSON object, with `--mine`.
 const RUNS_UNDER: &str = "runs_under";

@@ -3,13 +3,13 @@
 use onehold::status::Reason;
 use onehold::{Cleanup, Error, Lock, State, Status};
 
-use crate::args;
-use crate::describe::{self, describe_holder, local};
-use crate::exit::Exit;
-use crate::outcome::{CommandResult, Outcome};
+use crate::arguments::args;
+use crate::configuration::session::Session;
+use crate::messages::describe::{self, describe_holder, local};
+use crate::messages::exit::Exit;
+use crate::messages::outcome::{CommandResult, Outcome};
 use crate::output::only_remover;
-use crate::session::Session;
-use crate::suggested::{command_line, store_command};
+use crate::output::suggested::{command_line, store_command};
 use crate::words;
 
 #[inline(never)]

@@ -5,11 +5,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
-use crate::config::sources::{self, Source, Sourced, Values, lines, quoted_key};
-use crate::exit::Exit;
-use crate::outcome::{CommandResult, Outcome};
-use crate::report::escape_json;
-use crate::session::{Session, StoreSource};
+use crate::configuration::session::{Session, StoreSource};
+use crate::configuration::sources::{self, Source, Sourced, Values, lines, quoted_key};
+use crate::messages::exit::Exit;
+use crate::messages::outcome::{CommandResult, Outcome};
+use crate::output::report::escape_json;
 use crate::words;
 
 #[inline(never)]

@@ -16,21 +16,23 @@ use onehold::{Attempt, Format, Hold, Lock, ReleaseOutcome, RunOptions, Status};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::acquiring::{
-    acquire_with_prompts, displaced, give_back_untold, is_inside_all, may_block,
-    refuse_exit_code_0, refused, report_acquired,
-};
-use crate::args::{HoldUntilEnd, OnZombie, UsageError};
-use crate::cancel::{self, SIGINT, Then};
-use crate::die_with::{self, in_thread};
-use crate::exit::Exit;
-use crate::outcome::{CommandResult, Printed};
+use crate::arguments::args::{HoldUntilEnd, OnZombie, UsageError};
+use crate::configuration::session::Session;
+use crate::messages::exit::Exit;
+use crate::messages::outcome::{CommandResult, Printed, displaced};
 use crate::output;
-use crate::progress;
-use crate::prompt::report_cancel;
-use crate::report::{escape_json, lock_value};
-use crate::session::Session;
-use crate::supervise::{self, CHECK_INTERVAL, Heartbeat, SIGHUP, SIGQUIT, SIGTERM, loss_text};
+use crate::output::report::{escape_json, lock_value};
+use crate::supervising::cancel::{self, SIGINT, Then};
+use crate::supervising::die_with::{self, in_thread};
+use crate::supervising::supervise::{
+    self, CHECK_INTERVAL, Heartbeat, SIGHUP, SIGQUIT, SIGTERM, loss_text,
+};
+use crate::taking::acquiring::{
+    acquire_with_prompts, give_back_untold, is_inside_all, may_block, refuse_exit_code_0, refused,
+    report_acquired,
+};
+use crate::taking::progress;
+use crate::taking::prompt::report_cancel;
 use crate::words;
 
 /// Why a hold ends.

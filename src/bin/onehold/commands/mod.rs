@@ -1,14 +1,12 @@
-//! The commands, one file for each: arguments in, an outcome out.
+//! The commands, one file for each: arguments in, an outcome out. `list` and `history` are in `tables`.
 
 mod acquire;
 mod break_lock;
 mod check;
 mod cleanup;
 mod config;
-mod doctor;
-mod history;
+pub(crate) mod doctor;
 mod hold;
-mod list;
 mod not_yours;
 mod release;
 mod renew;
@@ -17,14 +15,15 @@ mod run;
 use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::{Caller, LockName, State, Status};
 
-use crate::args::{Acquire, Cli, HoldUntilEnd, Release, Renew, Run, Verb};
-use crate::cancel;
-use crate::config::{EffectiveConfig, Settings};
-use crate::exit::Exit;
-use crate::failure::{exit_of, failed, refusal_without_store};
-use crate::outcome::Printed;
+use crate::arguments::args::{Acquire, Cli, HoldUntilEnd, Release, Renew, Run, Verb};
+use crate::configuration::session::Session;
+use crate::configuration::{EffectiveConfig, Settings};
+use crate::messages::exit::Exit;
+use crate::messages::outcome::Printed;
 use crate::output;
-use crate::session::Session;
+use crate::output::failure::{exit_of, failed, refusal_without_store};
+use crate::supervising::cancel;
+use crate::tables::{history, list};
 use crate::words;
 
 /// Runs a command and prints its outcome.

@@ -3,12 +3,12 @@
 use onehold::Status;
 use serde_json::json;
 
-use crate::describe::{describe_holder, local};
-use crate::outcome::Outcome;
+use crate::configuration::session::Session;
+use crate::messages::describe::{describe_holder, local};
+use crate::messages::outcome::Outcome;
+use crate::messages::refusal::Refusal;
+use crate::output::report::profile_values;
 use crate::output::{block, next_step, store_line};
-use crate::refusal::Refusal;
-use crate::report::profile_values;
-use crate::session::Session;
 
 /// `what` was not done, for example "not released". `why`: a line below that.
 pub(crate) fn not_yours(

@@ -2,14 +2,14 @@
 
 use onehold::{Lock, Release, State, Status};
 
-use crate::args;
+use crate::arguments::args;
 use crate::commands::break_lock::break_lock;
 use crate::commands::not_yours::not_yours;
-use crate::describe;
-use crate::exit::Exit;
-use crate::outcome::{CommandResult, Outcome};
-use crate::session::Session;
-use crate::suggested::about_file;
+use crate::configuration::session::Session;
+use crate::messages::describe;
+use crate::messages::exit::Exit;
+use crate::messages::outcome::{CommandResult, Outcome};
+use crate::output::suggested::about_file;
 use crate::words;
 
 #[inline(never)]

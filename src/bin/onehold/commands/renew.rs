@@ -4,15 +4,15 @@ use onehold::Renewal;
 use onehold::status::Reason;
 use serde_json::json;
 
-use crate::args;
+use crate::arguments::args;
 use crate::commands::not_yours::not_yours;
-use crate::describe::{self, describe_holder, local};
-use crate::exit::Exit;
-use crate::outcome::{CommandResult, Outcome};
+use crate::configuration::session::Session;
+use crate::messages::describe::{self, describe_holder, local};
+use crate::messages::exit::Exit;
+use crate::messages::outcome::{CommandResult, Outcome};
+use crate::messages::refusal::Refusal;
+use crate::output::suggested::{about_file, command_line};
 use crate::output::{block, store_line};
-use crate::refusal::Refusal;
-use crate::session::Session;
-use crate::suggested::{about_file, command_line};
 use crate::words;
 
 #[inline(never)]

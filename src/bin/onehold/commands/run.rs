@@ -10,17 +10,19 @@ use onehold::command_line::{Program, pass_on_wide_code, replace_process};
 use onehold::{Attempt, Format, Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
-use crate::acquiring::{acquire_with_prompts, is_inside_all, may_block, refused, report_acquired};
-use crate::args::{self, UsageError};
-use crate::cancel::{self, Then};
-use crate::die_with;
-#[cfg(all(feature = "etcd", target_os = "linux"))]
-use crate::keeper;
-use crate::outcome::{CommandResult, Printed};
+use crate::arguments::args::{self, UsageError};
+use crate::configuration::session::{HOLDS, Session};
+use crate::messages::outcome::{CommandResult, Printed};
 use crate::output;
-use crate::prompt::report_cancel;
-use crate::session::{HOLDS, Session};
-use crate::supervise;
+use crate::supervising::cancel::{self, Then};
+use crate::supervising::die_with;
+#[cfg(all(feature = "etcd", target_os = "linux"))]
+use crate::supervising::keeper;
+use crate::supervising::supervise;
+use crate::taking::acquiring::{
+    acquire_with_prompts, is_inside_all, may_block, refused, report_acquired,
+};
+use crate::taking::prompt::report_cancel;
 use crate::words;
 
 pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {

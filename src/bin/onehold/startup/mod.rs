@@ -3,9 +3,9 @@
 //!
 //! | part | what it saves | without it |
 //! |---|---|---|
-//! | `fast_parse.rs` | the start of clap, about as long as the rest of such a call | clap parses every line, with the same result |
-//! | `fixed_text.rs` | the same for `--version` and `--help` | clap prints them |
-//! | `entry.rs`, and `begin` of the library | 17 system calls and three pages of Rust's runtime | `main` as in `main.rs` |
+//! | `arguments/fast_parse.rs` | the start of clap, about as long as the rest of such a call | clap parses every line, with the same result |
+//! | `arguments/fixed_text.rs` | the same for `--version` and `--help` | clap prints them |
+//! | `startup/entry.rs`, and `begin` of the library | 17 system calls and three pages of Rust's runtime | `main` as in `main.rs` |
 //! | `Arena` of the library | in `run -- true`, 0.1 of the time of flock(1) | musl's allocator, which asks the system for each of its size classes |
 //! | `.cargo/config.toml` | relocations | the program starts at a random address, and corrects its own pointers first |
 //! | `.cargo/hot-functions.ld` and `.ci/link` | page faults: of `run` 28 instead of 62, of `check` 17 instead of 50 | functions and constants lie in any order |
@@ -15,5 +15,3 @@
 
 #[cfg(all(target_env = "musl", not(test)))]
 mod entry;
-pub(crate) mod fast_parse;
-pub(crate) mod fixed_text;

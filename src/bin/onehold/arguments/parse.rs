@@ -1,0 +1,182 @@
+//! Parses the command line into [`Cli`], and prints help, version and usage errors.
+
+use std::ffi::OsString;
+use std::fmt::{Display, Write as _};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
+
+use crate::arguments::args::{Cli, Verb, duration};
+use crate::arguments::doc_text::{ENVIRONMENT, FILES, examples, rows};
+use crate::arguments::{complete, fast_parse, fixed_text, slip};
+use crate::commands::doctor::trial;
+use crate::messages::exit::{Exit, TABLE, table_of};
+use crate::messages::refusal::Refusal;
+use crate::{output, words};
+
+/// The name of the program, as its messages and its help have it.
+const PROGRAM: &str = "onehold";
+
+/// Parses the program's arguments. Help, version and usage errors are printed here.
+pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
+    if let Some(cli) = fast_parse::parse(words) {
+        return Ok(cli);
+    }
+    if let Some(text) = fixed_text::answer(words) {
+        return Err(output::printed(output::data(&text), Exit::Done));
+    }
+    // Not a command of the definition: its words are another command line.
+    match words {
+        [verb, rest @ ..] if verb == complete::VERB => return Err(complete::complete(rest)),
+        [verb, rest @ ..] if verb == trial::VERB => return Err(trial::work(rest)),
+        _ => {}
+    }
+    let parsed = Cli::try_parse_from(line(words)).and_then(|cli| without_slips(cli, words));
+    parsed.map_err(|error| match error.kind() {
+        // Only the help needs the long texts.
+        ErrorKind::DisplayHelp => help(words),
+        ErrorKind::DisplayVersion => print(&error),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if words.is_empty() => {
+            let help = Cli::command().render_help().ansi().to_string();
+            output::eprint(help.trim_end());
+            Exit::Usage
+        }
+        _ => usage_error(&error, words),
+    })
+}
+
+/// Refuses what clap does not notice.
+fn without_slips(cli: Cli, words: &[OsString]) -> Result<Cli, clap::Error> {
+    // Where the command stands between both options.
+    let global = [
+        (cli.global.json, "--json"),
+        (cli.global.verbose, "--verbose"),
+    ];
+    let own = match &cli.verb {
+        Verb::List(list) if list.prometheus => Some("--prometheus"),
+        Verb::List(list) if list.watch.is_some() => Some("--watch"),
+        _ => None,
+    };
+    let clash = own.and_then(|own| Some((own, global.into_iter().find(|(is_set, _)| *is_set)?.1)));
+    let both = (cli.global.quiet && cli.global.verbose).then_some(("--quiet", "--verbose"));
+    if let Some((one, other)) = both.or(clash) {
+        return Err(Cli::command().error(
+            ErrorKind::ArgumentConflict,
+            format!("the argument '{one}' cannot be used with '{other}'"),
+        ));
+    }
+    // The words of a command would be names. Only a name that begins with a hyphen needs `--`.
+    let mut last = words.iter().skip_while(|word| *word != "--").skip(1);
+    let command = last.find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    if let (Verb::Acquire(_), Some(command)) = (&cli.verb, command) {
+        let command = command.to_string_lossy();
+        return Err(Cli::command().error(
+            ErrorKind::UnknownArgument,
+            format!("acquire runs no command: unexpected argument '{command}'"),
+        ));
+    }
+    // Names could begin so; then they come before the option.
+    let mut watch = words.iter().skip_while(|word| *word != "--watch").skip(1);
+    if let (Verb::List(_), Some(after)) = (&cli.verb, watch.next())
+        && after.to_str().is_some_and(|after| duration(after).is_ok())
+    {
+        let after = after.to_string_lossy();
+        return Err(Cli::command().error(
+            ErrorKind::UnknownArgument,
+            format!("the value of '--watch' follows '=': unexpected argument '{after}'"),
+        ));
+    }
+    Ok(cli)
+}
+
+/// The whole line, as clap wants it.
+fn line(words: &[OsString]) -> impl Iterator<Item = OsString> {
+    std::iter::once(OsString::from(PROGRAM)).chain(words.iter().cloned())
+}
+
+/// The definition with examples and tables for the long help.
+pub(crate) fn documented() -> clap::Command {
+    let mut command = Cli::command().after_long_help(format!(
+        "{}\n\n{}\n\n{}\n\n{}\n\n{MORE}",
+        section("Examples", &rows(examples(""))),
+        section("Exit status", &rows(TABLE)),
+        section("Environment", &rows(ENVIRONMENT)),
+        section("Files", &rows(FILES)),
+    ));
+    // Only then the verbs have the global options, which are described once.
+    command.build();
+    command.mut_subcommands(|verb| {
+        let text = format!(
+            "{}\n\n{}\n\n{GLOBAL}",
+            section("Examples", &rows(examples(verb.get_name()))),
+            section("Exit status", &table_of(verb.get_name())),
+        );
+        verb.mut_args(|arg| {
+            let hides = arg.is_global_set();
+            arg.hide(hides)
+        })
+        .after_help(GLOBAL)
+        .after_long_help(text)
+    })
+}
+
+const GLOBAL: &str = "The options of every command (--dir, --profile, --format, --json, -q, -v, --color) and all exit \
+                      codes: `onehold --help`.";
+
+const MORE: &str = "See onehold-json(5) for the JSON object, onehold-states(7) for how onehold decides, \
+                    onehold-flock(7) for users of flock(1), and onehold-recipes(7).";
+
+fn section(title: &str, rows: &[(&str, impl Display)]) -> String {
+    let mut text = format!("{title}:");
+    for (what, meaning) in rows {
+        let _ = write!(text, "\n  {what}\n          {meaning}");
+    }
+    text
+}
+
+fn help(words: &[OsString]) -> Exit {
+    // Always: these words have asked for it.
+    let parsed = documented().try_get_matches_from(line(words));
+    parsed.err().map_or(Exit::Done, |error| print(&error))
+}
+
+/// Prints help or version.
+fn print(text: &clap::Error) -> Exit {
+    let printed = output::ensure_open_stdout().and_then(|()| text.print());
+    output::printed(printed, Exit::Done)
+}
+
+fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
+    let before_command = words.split(|word| word == "--").next();
+    let typed = before_command.unwrap_or_default();
+    let verb = slip::verb_of(words);
+    let whole = error.render().to_string();
+    // The message ends at the blank line before tips and usage.
+    let message = whole.split("\n\n").next().unwrap_or_default();
+    let lines = message.trim_start_matches("error: ").lines();
+    let message = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+    let message = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
+            // clap writes `<CMD>...`.
+            let names = missing.join(" ").replace(['<', '>', '.'], "");
+            let place = if names == "CMD" { " after --" } else { "" };
+            format!("missing {names}{place}")
+        }
+        _ => message,
+    };
+    if typed.iter().any(|word| word == "--json") {
+        let verb = verb.as_deref().unwrap_or_default();
+        output::bare_failure(verb, Refusal::USAGE, &message);
+        return Exit::Usage;
+    }
+    let help = match &verb {
+        Some(verb) => format!("onehold {verb} --help"),
+        None => "onehold --help".to_owned(),
+    };
+    let hint = slip::hint(words).map_or_else(String::new, |hint| format!("  {hint}\n"));
+    let message = words::escape(&message).replace('\'', "`");
+    output::eprint(&format!(
+        "onehold: {message}\n{hint}  for help, run `{help}`"
+    ));
+    Exit::Usage
+}

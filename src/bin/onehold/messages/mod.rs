@@ -1,0 +1,6 @@
+//! What a command comes to, and the sentences about locks.
+
+pub(crate) mod describe;
+pub(crate) mod exit;
+pub(crate) mod outcome;
+pub(crate) mod refusal;

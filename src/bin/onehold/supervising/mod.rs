@@ -1,0 +1,7 @@
+//! The wrapper of a command, and what ends it or the wait for its lock.
+
+pub(crate) mod cancel;
+pub(crate) mod die_with;
+#[cfg(all(feature = "etcd", target_os = "linux"))]
+pub(crate) mod keeper;
+pub(crate) mod supervise;

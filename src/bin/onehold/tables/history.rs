@@ -1,0 +1,226 @@
+//! `history`: the holds that have ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::{TimeDelta, Utc};
+use onehold::LockName;
+use onehold::journal::{HoldResult, PastHold};
+use serde_json::{Value, json};
+
+use crate::arguments::args;
+use crate::configuration::session::Session;
+use crate::messages::describe::{self, local_with_date};
+use crate::messages::exit::Exit;
+use crate::messages::outcome::{CommandResult, Outcome};
+use crate::tables::table::plain;
+use crate::words;
+
+/// How many of the longest holders a summary names.
+const LONGEST: usize = 3;
+
+#[inline(never)]
+pub(crate) fn history(session: &Session, typed: &args::History) -> CommandResult {
+    let mut holds = read(session, session.chosen(&typed.names))?;
+    let since = typed.since.and_then(|since| {
+        let since = TimeDelta::from_std(since).ok()?;
+        Utc::now().checked_sub_signed(since)
+    });
+    holds.retain(|hold| {
+        since.is_none_or(|since| hold.ended_at >= since) && (!typed.failed || has_failed(hold))
+    });
+    let count = words::counted(holds.len(), "past hold");
+    let message = format!("{count} in {}", session.store_text());
+    let mut outcome = Outcome::new(Exit::Done, "listed", message);
+    outcome = outcome.told_if(session.global.verbose || holds.is_empty());
+    if holds.is_empty() && !session.history {
+        outcome = outcome.note("  nothing is recorded: that takes `history = true` below `[defaults]` in the configuration, or ONEHOLD_HISTORY=1");
+    }
+    if session.store.is_remote() {
+        outcome =
+            outcome.note("  those of this machine: a store on etcd has no history of its own");
+    }
+    match (session.global.json, typed.summary) {
+        (true, true) => {
+            let objects: Vec<Value> = summaries(&holds).iter().map(Summary::object).collect();
+            outcome.more = json!({ "summary": objects });
+        }
+        (true, false) => {
+            let objects: Vec<Value> = holds.iter().map(object).collect();
+            outcome.more = json!({ "holds": objects });
+        }
+        (false, _) if holds.is_empty() => {}
+        (false, true) => {
+            let rows = summaries(&holds).into_iter().map(|summary| summary.cells());
+            outcome.data = Some(plain(SUMMARY_TITLES, rows, SUMMARY_NAME, LONGEST_HOLDS));
+        }
+        (false, false) => {
+            outcome.data = Some(plain(TITLES, holds.iter().map(cells), NAME, WHO));
+        }
+    }
+    Ok(outcome.into())
+}
+
+fn read(session: &Session, names: &[LockName]) -> anyhow::Result<Vec<PastHold>> {
+    if names.is_empty() {
+        return Ok(session.store.history()?);
+    }
+    let mut holds: Vec<PastHold> = Vec::new();
+    for name in names {
+        let found = session.lock(name.clone())?.history()?;
+        let is_new = |hold: &PastHold| holds.iter().all(|known| known.hold != hold.hold);
+        let found: Vec<PastHold> = found.into_iter().filter(is_new).collect();
+        holds.extend(found);
+    }
+    holds.sort_by_key(|hold| hold.ended_at);
+    Ok(holds)
+}
+
+fn has_failed(hold: &PastHold) -> bool {
+    hold.succeeded() == Some(false)
+}
+
+const TITLES: [&str; 6] = ["WHEN", "NAME", "WHO", "WAITED", "HELD", "RESULT"];
+const NAME: usize = 1;
+const WHO: usize = 2;
+
+fn cells(hold: &PastHold) -> [String; 6] {
+    [
+        local_with_date(hold.acquired_at),
+        words::escape(&hold.all_names().collect::<Vec<_>>().join(" ")),
+        who(hold),
+        span(hold.waited()),
+        span(hold.held()),
+        result(hold),
+    ]
+}
+
+/// "root (backup.sh)"
+fn who(hold: &PastHold) -> String {
+    let user = hold.owner.clone().or_else(|| hold.user());
+    let program = onehold::describe::program(&hold.command).map(|program| format!("({program})"));
+    let parts: Vec<String> = user.into_iter().chain(program).collect();
+    words::escape(&parts.join(" "))
+}
+
+fn result(hold: &PastHold) -> String {
+    match (hold.result, hold.exit_code, hold.signal) {
+        (HoldResult::Exited, Some(code), _) => format!("exit {code}"),
+        (_, _, Some(signal)) if hold.result == HoldResult::Signal => format!("signal {signal}"),
+        (result, ..) => describe::result(result),
+    }
+}
+
+/// "0.4s", "3m 1s"
+fn span(time: TimeDelta) -> String {
+    let time = time.to_std().unwrap_or_default();
+    if time < Duration::from_secs(10) {
+        return format!("{:.1}s", time.as_secs_f64());
+    }
+    words::span(time)
+}
+
+fn object(hold: &PastHold) -> Value {
+    json!({
+        "name": hold.name,
+        "names": hold.all_names().collect::<Vec<_>>(),
+        "hold": hold.hold,
+        "mode": hold.mode,
+        "user": hold.user(),
+        "owner": hold.owner,
+        "host": hold.host,
+        "command": hold.command,
+        "asked_at": hold.asked_at,
+        "waited_seconds": hold.waited().as_seconds_f64(),
+        "waiting_on_arrival": hold.waiting_on_arrival,
+        "acquired_at": hold.acquired_at,
+        "ended_at": hold.ended_at,
+        "held_seconds": hold.held().as_seconds_f64(),
+        "result": hold.result,
+        "exit_code": hold.exit_code,
+        "signal": hold.signal,
+    })
+}
+
+const SUMMARY_TITLES: [&str; 6] = [
+    "NAME",
+    "RUNS",
+    "FAILED",
+    "WAITED p50/p90/max",
+    "HELD p50/p90/max",
+    "LONGEST",
+];
+const SUMMARY_NAME: usize = 0;
+const LONGEST_HOLDS: usize = 5;
+
+/// The past holds of one lock.
+struct Summary<'a> {
+    name: &'a str,
+    runs: usize,
+    failed: usize,
+    waited: [TimeDelta; 3],
+    held: [TimeDelta; 3],
+    longest: Vec<&'a PastHold>,
+}
+
+fn summaries(holds: &[PastHold]) -> Vec<Summary<'_>> {
+    let mut of_names: BTreeMap<&str, Vec<&PastHold>> = BTreeMap::new();
+    for hold in holds {
+        for name in hold.all_names() {
+            of_names.entry(name).or_default().push(hold);
+        }
+    }
+    of_names.into_iter().map(Summary::of).collect()
+}
+
+/// p50, p90 and the longest, by nearest rank.
+fn quantiles(mut times: Vec<TimeDelta>) -> [TimeDelta; 3] {
+    times.sort_unstable();
+    [50, 90, 100].map(|percent| {
+        let rank = (times.len() * percent).div_ceil(100).max(1);
+        times.get(rank - 1).copied().unwrap_or_default()
+    })
+}
+
+impl<'a> Summary<'a> {
+    fn of((name, mut holds): (&'a str, Vec<&'a PastHold>)) -> Self {
+        holds.sort_by_key(|hold| std::cmp::Reverse(hold.held()));
+        Self {
+            name,
+            runs: holds.len(),
+            failed: holds.iter().filter(|hold| has_failed(hold)).count(),
+            waited: quantiles(holds.iter().map(|hold| hold.waited()).collect()),
+            held: quantiles(holds.iter().map(|hold| hold.held()).collect()),
+            longest: holds.into_iter().take(LONGEST).collect(),
+        }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let joined = |times: [TimeDelta; 3]| times.map(span).join("/");
+        let longest = self.longest.iter();
+        let longest = longest.map(|hold| format!("{} {}", span(hold.held()), who(hold)));
+        [
+            words::escape(self.name),
+            self.runs.to_string(),
+            self.failed.to_string(),
+            joined(self.waited),
+            joined(self.held),
+            longest.collect::<Vec<_>>().join(", "),
+        ]
+    }
+
+    fn object(&self) -> Value {
+        let seconds = |times: [TimeDelta; 3]| {
+            let [p50, p90, max] = times.map(TimeDelta::as_seconds_f64);
+            json!({ "p50": p50, "p90": p90, "max": max })
+        };
+        json!({
+            "name": self.name,
+            "runs": self.runs,
+            "failed": self.failed,
+            "waited_seconds": seconds(self.waited),
+            "held_seconds": seconds(self.held),
+            "longest": self.longest.iter().map(|hold| object(hold)).collect::<Vec<_>>(),
+        })
+    }
+}

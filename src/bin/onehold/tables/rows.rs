@@ -1,0 +1,106 @@
+//! The rows of `list`: which locks, in which order, and what is said of each.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use onehold::record::Record;
+use onehold::status::Reason;
+use onehold::{Listing, State, Status};
+
+use crate::arguments::args::{self, ListOrder};
+use crate::configuration::session::Session;
+use crate::messages::describe;
+use crate::tables::table::{Mark, Row, natural_order};
+use crate::words;
+
+/// The locks that were asked for, and how many they are in words: "3 of 33 locks in /srv/locks".
+pub(crate) fn select(session: &Session, typed: &args::List) -> anyhow::Result<(Listing, String)> {
+    let mut listing = read(session, typed)?;
+    let all = count(&listing.locks);
+    let is_wanted = |lock: &Status| {
+        let states = &typed.state;
+        let begins = |prefix: &String| lock.name.starts_with(prefix);
+        (states.is_empty() || states.contains(&describe::list_state(lock)))
+            && (typed.prefix.is_empty() || typed.prefix.iter().any(begins))
+    };
+    listing.locks.retain(is_wanted);
+    sort(&mut listing.locks, typed.sort);
+    let is_filtered = !typed.state.is_empty() || !typed.prefix.is_empty();
+    let found = match listing.locks.len() {
+        _ if !is_filtered || all == 0 => String::new(),
+        0 => "no match among ".to_owned(),
+        _ => format!("{} of ", count(&listing.locks)),
+    };
+    let (all, store) = (words::counted(all, "lock"), session.store_text());
+    Ok((listing, format!("{found}{all} in {store}")))
+}
+
+fn read(session: &Session, typed: &args::List) -> anyhow::Result<Listing> {
+    let Some(name) = &session.only else {
+        return Ok(session.store.list(typed.max_age)?);
+    };
+    let status = session.lock(name.clone())?.check(typed.max_age)?;
+    let status = session.at_fixed_path(status);
+    let mut listing = Listing::default();
+    if status.verdict.reason != Reason::NoFile {
+        listing.locks.push(status);
+    }
+    Ok(listing)
+}
+
+/// Other files are shown, and are not counted.
+fn count(locks: &[Status]) -> usize {
+    let is_lock = |lock: &&Status| lock.verdict.state != State::NotALock;
+    locks.iter().filter(is_lock).count()
+}
+
+/// Their rows, with their marks.
+pub(crate) fn rows_of<'a>(
+    locks: impl Iterator<Item = (&'a Status, Option<Mark>)> + Clone,
+) -> Vec<Row<'a>> {
+    let users: BTreeSet<u32> = locks.clone().filter_map(|(lock, _)| lock.uid).collect();
+    let own_host = hostname::get().ok();
+    let own_host = own_host.map(|name| name.to_string_lossy().into_owned());
+    let row = |(status, mark)| Row {
+        status,
+        cells: cells(status, own_host.as_deref(), users.len() > 1),
+        mark,
+    };
+    locks.map(row).collect()
+}
+
+fn sort(locks: &mut [Status], order: ListOrder) {
+    locks.sort_by(|one, other| natural_order(&one.name, &other.name));
+    match order {
+        ListOrder::Name => {}
+        ListOrder::Age => locks.sort_by_key(|lock| Reverse(describe::age(lock))),
+        ListOrder::State => locks.sort_by_key(describe::list_state),
+    }
+}
+
+pub(crate) fn cells(lock: &Status, own_host: Option<&str>, with_user: bool) -> [String; 6] {
+    let record = lock.record.as_ref();
+    let user = with_user.then(|| describe::user(lock)).flatten();
+    [
+        words::escape(&lock.name),
+        describe::state_in_table(lock),
+        describe::holder_in_table(lock, own_host),
+        user.map(|user| words::escape(&user)).unwrap_or_default(),
+        describe::age(lock).map(words::span).unwrap_or_default(),
+        record
+            .and_then(|record| record.message.clone().or_else(|| command_of_name(record)))
+            .map(|text| words::escape(&text))
+            .unwrap_or_default(),
+    ]
+}
+
+/// The command of a hold whose name was derived from it, which says more than the name.
+fn command_of_name(record: &Record) -> Option<String> {
+    const DIGEST: usize = 16;
+    let (base, digest) = record.name.rsplit_once('-')?;
+    let is_digest = digest.len() == DIGEST && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let program = Path::new(record.command.first()?).file_name()?;
+    let is_derived = is_digest && program.to_string_lossy().starts_with(base);
+    is_derived.then(|| record.command.join(" "))
+}

@@ -1,0 +1,609 @@
+//! What `acquire`, `run` and `hold` share: waiting, prompts, force, and refusals.
+
+use std::time::{Duration, Instant};
+
+use onehold::command_line::drop_code_pages;
+use onehold::command_line::signal::SignalQueue;
+use onehold::record::Kind;
+use onehold::status::{Evidence, Reason, Revision};
+use onehold::{Attempt, Blocked, Format, Hold, Lock, LockName, Mode, Options, State, Status, Wait};
+use serde_json::{Value, json};
+
+use crate::arguments::args::{self, OnZombie, WaitLimit};
+use crate::arguments::slip::doubtful_names;
+use crate::configuration::WANTED;
+use crate::configuration::session::Session;
+use crate::messages::describe::{
+    self, describe_holder, describe_obstacle, describe_past_holder, local,
+};
+use crate::messages::exit::Exit;
+use crate::messages::outcome::{Outcome, Printed};
+use crate::messages::refusal::Refusal;
+use crate::output::report::profile_values;
+use crate::output::{self, Reentry, Refused, block, next_step};
+use crate::supervising::cancel::{self, Then};
+use crate::tables::work::{effects, spared};
+use crate::taking::malformed;
+use crate::taking::progress::{LONG, Progress, is_long};
+use crate::taking::prompt::{confirm, report_cancel};
+use crate::words;
+
+/// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
+/// new state is shown and asked for again. Each of those that share a lock is asked for.
+const MAX_PROMPTS: usize = 100;
+
+/// The options of the library that `check` has, too.
+pub(crate) fn basic_options(session: &Session, mode: Mode, max_age: Option<Duration>) -> Options {
+    let mut options = Options::new().mode(mode);
+    if let Some(owner) = &session.caller.owner {
+        options = options.owner(owner);
+    }
+    if let Some(max_age) = max_age {
+        options = options.max_age(max_age);
+    }
+    options
+}
+
+/// The library's options for the typed ones.
+fn options(session: &Session, typed: &args::HoldArgs, lock: &Lock) -> Options {
+    // There is no record that a default could be written into.
+    let ttl_is_for_others = typed.ttl_is_default && lock.format() == Format::Flock;
+    let mode = args::mode(typed.shared, typed.slots);
+    let mut options = basic_options(session, mode, typed.max_age);
+    options = options
+        .inside(session.caller.inside.clone())
+        .history(session.history);
+    if let Some(message) = &typed.message {
+        options = options.message(message);
+    }
+    if let Some(ttl) = typed.ttl.filter(|_| !ttl_is_for_others) {
+        options = options.ttl(ttl);
+    }
+    if !matches!(typed.on_zombie, None | Some(OnZombie::Take)) {
+        options = options.refuse_zombies();
+    }
+    options
+}
+
+/// Refuses `-E 0` where the caller would take that for the lock.
+pub(crate) fn refuse_exit_code_0(
+    session: &Session,
+    typed: &args::HoldArgs,
+) -> Result<(), args::UsageError> {
+    if typed.conflict_exit_code != Some(0) {
+        return Ok(());
+    }
+    let is_hold = session.verb == "hold";
+    let caller = if is_hold { "program" } else { "script" };
+    let verb = session.verb;
+    let text = format!("{verb} -E 0: the {caller} would go on without the lock");
+    Err(args::UsageError(text))
+}
+
+/// Whether taking the lock may block. A signal then ends the program.
+pub(crate) fn may_block(lock: &Lock, typed: &args::HoldArgs) -> bool {
+    typed.wait.is_some()
+        || typed.force
+        // What is dead on another machine is waited for.
+        || lock.is_remote()
+        || typed.on_zombie == Some(OnZombie::Ask)
+}
+
+/// Called as soon as the command has to wait, with what is in the way.
+pub(crate) type OnWait<'a> = &'a dyn Fn(&Status);
+
+/// Calls `attempt`, one call of the library, and repeats it with force after each confirmed prompt.
+pub(crate) fn acquire_with_prompts<T>(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    on_wait: Option<OnWait<'_>>,
+    attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
+) -> anyhow::Result<Attempt<T>> {
+    if let Some(what) = session.config.settings.required_owner()
+        && session.caller.owner.is_none()
+    {
+        return Err(args::UsageError(format!("{what} required: --owner")).into());
+    }
+    // The first one is meant as a name.
+    let others = || lock.names().skip(1);
+    if others().next().is_some() && session.tells_success() {
+        for told in doubtful_names(others()) {
+            output::eprint(&format!("onehold: {told}"));
+        }
+    }
+    let mut options = options(session, typed, lock);
+    let limit = typed.wait.filter(|_| !typed.force);
+    let attempt_once = |options: &Options, limit| {
+        malformed::attempt_past(session, typed, lock, limit, |left| {
+            let progress = Progress::default();
+            // It may be long until what is in the way is known.
+            if lock.is_remote() && left.is_some_and(is_long) {
+                progress.begin_silent(session, lock);
+            }
+            let mut wait = wait(session, left, lock, &progress, on_wait);
+            if let Some(most) = typed.max_waiting {
+                wait = wait.max_waiting(most);
+            }
+            if let Some(keep) = typed.keep_place {
+                wait = wait.keep_place(keep);
+            }
+            if may_block(lock, typed) || cancel::has_handler() {
+                wait = wait.on_decision(cancel::may_go_on);
+            }
+            match attempt(options, wait) {
+                Ok(Attempt::Held(held)) => {
+                    progress.end(cancel::signal_so_far().is_none());
+                    // From here on Ctrl-C does not cancel.
+                    Ok(Attempt::Held(cancel::commit(held)))
+                }
+                attempted => {
+                    progress.end(false);
+                    cancel::end_if_canceled();
+                    attempted
+                }
+            }
+        })
+    };
+    for _ in 0..MAX_PROMPTS {
+        let blocked = match attempt_once(&options, limit)? {
+            Attempt::Blocked(blocked) => blocked,
+            held @ Attempt::Held(_) => return Ok(held),
+        };
+        if confirm_skip_queue(session, typed, lock, &blocked.status) {
+            options = options.skip_queue();
+            continue;
+        }
+        match confirm_replace(session, typed, lock, &blocked.status) {
+            Some(revision) => options = options.replace_hold(revision),
+            None => return Ok(Attempt::Blocked(blocked)),
+        }
+    }
+    // The lock changed hands after each confirmation: one last attempt with the last answer.
+    Ok(attempt_once(&options, None)?)
+}
+
+fn wait<'a>(
+    session: &'a Session,
+    limit: Option<WaitLimit>,
+    lock: &'a Lock,
+    progress: &'a Progress,
+    on_wait: Option<OnWait<'a>>,
+) -> Wait<'a> {
+    let is_remote = lock.is_remote();
+    let mut wait = match limit {
+        Some(WaitLimit::Forever) => Wait::forever(),
+        Some(WaitLimit::AtMost(limit)) => Wait::at_most(limit),
+        // Does not wait for a holder: --force replaces it. What is found dead on another machine is taken over
+        // once it has been known to be dead for long enough.
+        None if is_remote => Wait::no(),
+        None => return Wait::no(),
+    };
+    if let Some((first, most)) = session.config.settings.back_off() {
+        wait = wait.back_off(first, most);
+    }
+    // With --json, a signal must leave an object however early it comes. And the first process of a PID
+    // namespace ignores a signal at its default action (pid_namespaces(7)).
+    let reports_all = limit.is_some() && (session.global.json || std::process::id() == 1);
+    let after = if reports_all || on_wait.is_some() {
+        Duration::ZERO
+    } else {
+        PROGRESS_DELAY
+    };
+    if is_remote {
+        // What has been sent would be there until its lease ends.
+        report_cancel(session, Then::GivesUp);
+        wait = wait.until_canceled(cancel::given_up());
+    }
+    if !is_remote && limit.is_some_and(is_long) {
+        wait = wait.on_wait(LONG, |status| progress.tell_late(session, status));
+    }
+    wait.on_wait(after, move |status| {
+        if !is_remote {
+            report_cancel(session, Then::Ends);
+        }
+        if let Some(on_wait) = on_wait {
+            on_wait(status);
+        }
+        let Some(limit) = limit else {
+            tell_ripening(session, status);
+            return;
+        };
+        let now = Instant::now();
+        let since = now.checked_sub(after).unwrap_or(now);
+        progress.begin(session, lock, status, limit, since);
+        drop_code_pages();
+    })
+}
+
+/// Says when a dead holder is replaced.
+#[cold]
+#[inline(never)]
+fn tell_ripening(session: &Session, status: &Status) {
+    if session.tells_success() {
+        let left = words::span(status.verdict.takeable_in.unwrap_or_default());
+        let holder = describe_holder(status, local);
+        output::eprint(&format!("onehold: {holder}; taking it over in {left}"));
+    }
+}
+
+/// Returns the hold to replace, if options and user allow it: with `--force`, or a zombie with
+/// `--on-zombie ask`.
+fn confirm_replace(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    status: &Status,
+) -> Option<Revision> {
+    // On another machine the work of a hold that has just died may not have ended.
+    let zombie = status.is_available() && status.verdict.takeable_in.is_none();
+    // Programs that ask about zombies (sprint) also ask about overdue holders.
+    let may_be_replaced = zombie || status.verdict.state == State::Overdue;
+    let is_asked = typed.force || (typed.on_zombie == Some(OnZombie::Ask) && may_be_replaced);
+    // --yes answers questions about the dead. Only --force takes a lock from the living.
+    let is_allowed = typed.force || zombie || !typed.yes;
+    // The hold of a parent or child is only replaced under its own name.
+    if !(is_asked && is_allowed && is_named(status, lock)) {
+        return None;
+    }
+    let revision = status.revision()?;
+    if typed.yes || (zombie && typed.force) {
+        return Some(revision);
+    }
+    let is_enough = zombie || typed.force;
+    let instead = if is_enough { "--yes" } else { "--force --yes" };
+    let twice = !zombie && session.config.settings.confirm_twice;
+    let (effects, question) = if zombie {
+        (Vec::new(), "Take it over?")
+    } else {
+        (effects(lock, status, true), "Take it?")
+    };
+    let again = "The holder may still be running. Take it anyway?";
+    let sure = confirm(session, status, &effects, question, instead)
+        && (!twice || confirm(session, status, &[], again, instead));
+    sure.then_some(revision)
+}
+
+/// Whether it is this lock, and not a parent or a child.
+fn is_named(status: &Status, lock: &Lock) -> bool {
+    LockName::new(&status.name).is_ok_and(|found| lock.names().any(|name| *name == found))
+}
+
+/// The wanted lock that `status` is in the way of: itself, a parent or a child of it.
+fn wanted<'a>(status: &Status, lock: &'a Lock) -> &'a LockName {
+    let covers = |one: &str, other: &str| {
+        let rest = other.strip_prefix(one);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let is_related = |name: &&LockName| {
+        covers(name.as_str(), &status.name) || covers(&status.name, name.as_str())
+    };
+    lock.names().find(is_related).unwrap_or(lock.name())
+}
+
+/// Returns whether a reserved lock may be taken ahead of its waiters.
+fn confirm_skip_queue(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    status: &Status,
+) -> bool {
+    typed.force
+        && status.verdict.reason == Reason::Reserved
+        && is_named(status, lock)
+        && (typed.yes || confirm(session, status, &[], "Skip the queue?", "--yes"))
+}
+
+/// Returns whether this command already runs under holds of all these locks that exclude at least what
+/// is asked for.
+pub(crate) fn is_inside_all(
+    session: &Session,
+    lock: &Lock,
+    typed: &args::HoldArgs,
+) -> onehold::Result<bool> {
+    for name in lock.names() {
+        if !is_inside(session, name, typed)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_inside(session: &Session, name: &LockName, typed: &args::HoldArgs) -> onehold::Result<bool> {
+    let wants_to_share = args::mode(typed.shared, typed.slots).is_shared();
+    let status = session.lock(name.clone())?.inspect(None)?;
+    let is_enough = |hold: &Status| wants_to_share || hold.slot.is_none();
+    let mut holds = status.all_holds();
+    Ok(holds.any(|hold| session.is_inside(hold) && is_enough(hold)))
+}
+
+fn reentry(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    status: &Status,
+) -> Option<Reentry> {
+    if session.verb == "acquire" || !session.is_inside(status) {
+        return None;
+    }
+    if is_inside_all(session, lock, typed).unwrap_or(false) {
+        return Some(Reentry::InMode(args::mode(typed.shared, typed.slots)));
+    }
+    let is_inside = is_inside(session, wanted(status, lock), typed);
+    is_inside.unwrap_or(false).then_some(Reentry::WithoutName)
+}
+
+/// What `details` of a refusal has of the lock, without a profile.
+const DETAILS: [&str; 6] = [
+    "pid",
+    "hostname",
+    "owner",
+    "acquired_at",
+    "expires_at",
+    "hold",
+];
+
+/// The outcome of a refused `acquire`, `run` or `hold`.
+pub(crate) fn refused(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    blocked: Blocked,
+) -> Outcome {
+    let status = blocked.status;
+    let asked_for = wanted(&status, lock);
+    // Of a refusal that is not printed only the exit code counts.
+    let is_silent = session.global.quiet && !session.global.json;
+    let holder = (!is_silent).then(|| describe_obstacle(&status, asked_for, local));
+    let holder = holder.unwrap_or_default();
+    let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
+    // Programs that ask about such a file (sprint) call it blocked if the answer is no.
+    let rule = is_malformed.then(|| malformed::rule(session, typed));
+    let was_asked = rule.or(typed.on_zombie) == Some(OnZombie::Ask);
+    // Dead, and the wait was over before it could be taken.
+    let is_ripening =
+        status.verdict.takeable_in.is_some() && typed.on_zombie != Some(OnZombie::Fail);
+    let counts = !is_ripening || typed.wait.is_some();
+    let waited = blocked.waited.filter(|_| counts);
+    let refusal = match waited {
+        _ if is_malformed => Refusal::MALFORMED,
+        _ if blocked.waiting.is_some() => Refusal::QUEUE_FULL,
+        _ if status.is_available() && (waited.is_none() || !is_ripening) => Refusal::ZOMBIE,
+        Some(_) => Refusal::TIMEOUT,
+        None if status.verdict.reason == Reason::Reserved => Refusal::RESERVED,
+        None => Refusal::LOCKED,
+    };
+    let message = match (refusal, typed.wait) {
+        (Refusal::QUEUE_FULL, _) => {
+            let waiting = blocked.waiting.unwrap_or_default();
+            let are = if waiting == 1 { "is" } else { "are" };
+            format!("{waiting} {are} waiting already: {holder}")
+        }
+        // The limit as it was asked for: a wait ends a little later.
+        (Refusal::TIMEOUT, Some(WaitLimit::AtMost(limit))) => {
+            format!("timed out after {}: {holder}", words::short_span(limit))
+        }
+        (Refusal::TIMEOUT, _) => {
+            let waited = words::span(waited.unwrap_or_default());
+            format!("timed out after {waited}: {holder}")
+        }
+        _ => holder,
+    };
+    let mut outcome = Outcome::refused(refusal, message);
+    if let (Some(keep), Some(position)) = (typed.keep_place, blocked.kept_position) {
+        tell_kept(&mut outcome, keep, position);
+    }
+    if typed.keep_place.is_some() && typed.wait.is_none() {
+        let warning = "no place is kept: --keep-place has no effect without --wait";
+        outcome.warnings.push(warning.to_owned());
+    }
+    match (refusal, typed.conflict_exit_code) {
+        (Refusal::MALFORMED | Refusal::ZOMBIE, _) if was_asked => outcome.status = "blocked",
+        (Refusal::MALFORMED | Refusal::ZOMBIE, _) | (_, None) => {}
+        (_, Some(code)) => outcome.exit = Exit::Code(code),
+    }
+    // The text of a refusal says so. Where it is not printed, the hold must not stay unnoticed.
+    if session.global.quiet || session.global.json {
+        outcome
+            .warnings
+            .extend(describe::overdue(&status, asked_for));
+    }
+    if is_silent {
+        return outcome;
+    }
+    let settings = &session.config.settings;
+    // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
+    let is_needed = session.global.json || settings.has_refusal();
+    let object = is_needed.then(|| profile_values(&status, &session.caller));
+    let mut object = object.unwrap_or_default();
+    if let Some(values) = object.as_object_mut() {
+        values.insert(WANTED.to_owned(), asked_for.as_str().into());
+    }
+    if let Some(failure) = &mut outcome.failure {
+        failure.details = settings.details(|| object.clone()).unwrap_or_else(|| {
+            let detail = |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
+            Value::Object(DETAILS.into_iter().map(detail).collect())
+        });
+        if matches!(refusal, Refusal::LOCKED | Refusal::TIMEOUT) {
+            failure.foreign_code.clone_from(&settings.locked_code);
+        }
+    }
+    // The message of the foreign program comes first: its callers look for it.
+    if let Some(text) = settings.refusal_of(&status, &object, blocked.waited.and(typed.wait)) {
+        let mut lines = text.lines().map(str::to_owned);
+        let first = lines.next().unwrap_or_default();
+        let own = std::mem::replace(&mut outcome.message, first);
+        let lines = lines.chain([own]).map(|line| format!("  {line}"));
+        outcome.notes.extend(lines);
+    }
+    outcome.notes.extend(block(&status, session.global.verbose));
+    if status.verdict.reason == Reason::Ending {
+        outcome.notes.extend(spared(lock, &status));
+    }
+    let refused = Refused {
+        wanted: asked_for,
+        to_wait: match refusal {
+            Refusal::TIMEOUT if settings.limits(typed.wait) => {
+                Some("to wait longer, call again, or raise wait-limit in the configuration")
+            }
+            Refusal::TIMEOUT => Some("to wait longer, raise --wait"),
+            Refusal::QUEUE_FULL => Some("to wait, raise --max-waiting"),
+            _ => None,
+        },
+        by_all: typed.slots.is_none(),
+        reentry: reentry(session, typed, lock, &status),
+    };
+    let next_step = next_step(session, &status, Some(&refused));
+    let store = output::store_line(session, &status);
+    outcome.notes.extend([store, next_step]);
+    outcome.lock(status)
+}
+
+/// Adds that the place in the queue is kept.
+#[cold]
+#[inline(never)]
+fn tell_kept(outcome: &mut Outcome, keep: Duration, position: usize) {
+    let (place, span) = (words::ordinal(position), words::short_span(keep));
+    let text = format!("; your place ({place}) is kept for {span}");
+    outcome.message.push_str(&text);
+    outcome.more = json!({
+        "kept_position": position,
+        "kept_seconds": keep.as_secs_f64(),
+    });
+}
+
+/// The message about a hold that was taken over or taken by force.
+pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<String> {
+    match status.verdict.state {
+        State::Zombie => {
+            let own = format!("onehold: took over {}", describe::zombie(status));
+            // The message of the foreign program comes first: its callers look for it.
+            let settings = &session.config.settings;
+            let foreign = settings.takeover(|| profile_values(status, &session.caller));
+            Some(foreign.map_or_else(|| own.clone(), |foreign| format!("{foreign}\n{own}")))
+        }
+        State::Held | State::Overdue => {
+            let name = words::quoted(&status.name);
+            let holder = describe_past_holder(status, local);
+            Some(format!("onehold: took {name} by force from {holder}"))
+        }
+        State::Free | State::NotALock => None,
+    }
+}
+
+/// Says with -v what was acquired, and what has become of those that held it before.
+pub(crate) fn report_acquired(
+    session: &Session,
+    lock: &Lock,
+    hold: &Hold,
+    queue: Option<&SignalQueue>,
+) {
+    if session.global.verbose {
+        let (names, number) = (words::names(lock), hold.number());
+        let place = output::place(lock.is_remote());
+        let path = words::path_text(hold.path());
+        let acquired = format!("acquired {names}: hold {number}, {place} {path}");
+        output::say(session, &acquired);
+    }
+    let displaced = hold.displaced();
+    for was in displaced {
+        if let Some(line) = displaced_text(session, was).filter(|_| session.tells()) {
+            output::eprint(&line);
+        }
+    }
+    if displaced.is_empty() {
+        return;
+    }
+    for warning in wait_for_displaced(session, displaced, queue) {
+        output::eprint(&format!("onehold: warning: {warning}"));
+    }
+}
+
+/// Gives back what is held under a number that could not be printed: dropped, it releases the lock.
+pub(crate) fn give_back_untold<T>(held: T, lock: &Lock, error: &std::io::Error) -> Printed {
+    drop(held);
+    let (cause, name) = (words::cause_text(error), words::names(lock));
+    output::eprint(&format!(
+        "onehold: cannot print the hold number: {cause}; released {name}"
+    ));
+    Printed::Yes(Exit::Failed)
+}
+
+/// Shorter waits are not shown and start no thread for signals. Both together cost a third of the time
+/// of a hand-over. Until then a signal ends the program by its default action.
+const PROGRESS_DELAY: Duration = Duration::from_millis(500);
+
+/// Waits until the command of each displaced `run` has exited, for the same time for all of them, or a signal ends
+/// this program. Returns a warning for each old holder of which a process still runs. `queue`: that of the signals,
+/// if there is one.
+#[cold]
+#[inline(never)]
+pub(crate) fn wait_for_displaced(
+    session: &Session,
+    displaced: &[Status],
+    queue: Option<&SignalQueue>,
+) -> Vec<String> {
+    let since = Instant::now();
+    let warnings = displaced
+        .iter()
+        .filter_map(|was| wait_for_one(session, was, since, queue));
+    warnings.collect()
+}
+
+fn wait_for_one(
+    session: &Session,
+    status: &Status,
+    since: Instant,
+    queue: Option<&SignalQueue>,
+) -> Option<String> {
+    const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+    let record = status.record.as_ref()?;
+    if status.verdict.reason == Reason::Locked {
+        let lockers = describe::lockers_in_brief(status);
+        let lockers = lockers.as_deref().unwrap_or("who holds its kernel lock");
+        return Some(format!("{lockers} was not signaled and keeps running"));
+    }
+    let pid = status.verdict.pid?;
+    let has_kernel_lock = status.verdict.evidence == Evidence::KernelLock;
+    // A PID file does not say whether its process runs a command. A kernel lock means a `run`, whose
+    // wrapper notices the loss itself.
+    if has_kernel_lock && record.format == Format::Pid {
+        return None;
+    }
+    let process = describe::process(pid.get(), &record.command);
+    match status.verdict.pid_alive {
+        Some(true) => {}
+        None if has_kernel_lock => {
+            let text = format!("cannot check from here whether {process} has exited");
+            return Some(text);
+        }
+        None | Some(false) => return None,
+    }
+    // These have no wrapper that would notice the loss.
+    if record.kind != Kind::Run || record.exec {
+        return Some(format!("{process} was not signaled and keeps running"));
+    }
+    if status.wait_for_command(Duration::ZERO) {
+        return None;
+    }
+    let limit = status.time_to_exit();
+    let deadline = since + limit;
+    if session.tells() && Instant::now() < deadline {
+        let time = words::span(limit);
+        output::eprint(&format!(
+            "onehold: waiting up to {time} for {process} to exit"
+        ));
+    }
+    let is_ending =
+        || cancel::signal_so_far().is_some() || queue.is_some_and(SignalQueue::is_ending);
+    while !is_ending() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if status.wait_for_command(left.min(CHECK_INTERVAL)) {
+            return None;
+        }
+        if left.is_zero() {
+            break;
+        }
+    }
+    Some(format!("{process} is still running"))
+}

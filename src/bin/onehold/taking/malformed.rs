@@ -1,0 +1,113 @@
+//! A file that is not a lock file, at the path where a profile has its only lock.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use onehold::status::Reason;
+use onehold::{Attempt, Blocked, Error, Lock, Status};
+
+use crate::arguments::args::{self, OnZombie, WaitLimit};
+use crate::configuration::session::Session;
+use crate::output;
+use crate::taking::prompt::confirm;
+use crate::words;
+
+/// Limit of attempts: each finds something other than the one before, or waits a while.
+const MAX_ATTEMPTS: usize = 1000;
+
+/// How often a file is read again that may become a lock file.
+const YOUNG_FILE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Calls `attempt` with the rest of the limit, and again each time a file that is not a lock file was
+/// moved aside, or was too young to tell.
+pub(crate) fn attempt_past<T>(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    limit: Option<WaitLimit>,
+    attempt: impl Fn(Option<WaitLimit>) -> onehold::Result<Attempt<T>>,
+) -> onehold::Result<Attempt<T>> {
+    let began = Instant::now();
+    let mut left = limit;
+    for _ in 0..MAX_ATTEMPTS {
+        match attempt(left) {
+            // Those of a shared hold are in onehold's own directory beside it.
+            Err(Error::NotALock { path, .. })
+                if session.is_fixed_path(lock) && path == lock.path() => {}
+            attempted => return attempted,
+        }
+        if let Some(WaitLimit::AtMost(limit)) = limit {
+            left = Some(WaitLimit::AtMost(limit.saturating_sub(began.elapsed())));
+        }
+        let Some(status) = move_aside(session, typed, lock)? else {
+            continue;
+        };
+        // Its program may still be writing it.
+        if status.verdict.reason == Reason::Incomplete && waits(left) {
+            std::thread::sleep(YOUNG_FILE_INTERVAL);
+            continue;
+        }
+        let waited = waits(limit).then(|| began.elapsed());
+        return Ok(Attempt::Blocked(Blocked::new(status, waited)));
+    }
+    attempt(None)
+}
+
+fn waits(limit: Option<WaitLimit>) -> bool {
+    limit.is_some_and(|limit| limit != WaitLimit::AtMost(Duration::ZERO))
+}
+
+/// What is done about a damaged file. It may be data that is needed, so `--on-zombie take` alone does not
+/// move it: only a profile that takes zombies moves it unasked.
+pub(crate) fn rule(session: &Session, typed: &args::HoldArgs) -> OnZombie {
+    match typed.on_zombie {
+        Some(OnZombie::Fail) => OnZombie::Fail,
+        None | Some(OnZombie::Take) if session.config.settings.takes_zombies() => OnZombie::Take,
+        _ => OnZombie::Ask,
+    }
+}
+
+/// Moves the file aside if the profile takes zombies, or the user agrees. `None`: it is no longer in the way, or
+/// may be a lock file by now.
+fn move_aside(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+) -> onehold::Result<Option<Status>> {
+    let status = session.at_fixed_path(lock.inspect(None)?);
+    match status.verdict.reason {
+        Reason::Malformed(_) => {}
+        Reason::Incomplete => return Ok(Some(status)),
+        Reason::NotALock(what) => {
+            let path = status.path;
+            return Err(Error::NotALock { path, what });
+        }
+        _ => return Ok(None),
+    }
+    let agrees = match rule(session, typed) {
+        OnZombie::Take => true,
+        OnZombie::Ask => {
+            typed.yes || confirm(session, &status, &[], "Move the file aside?", "--yes")
+        }
+        OnZombie::Fail => false,
+    };
+    if !agrees {
+        return Ok(Some(status));
+    }
+    if let Some(moved) = lock.move_aside()? {
+        if session.tells() {
+            output::eprint(&format!("onehold: {}", moved_text(&status, &moved.to)));
+        }
+        for warning in &moved.warnings {
+            let warning = words::error_chain(warning);
+            output::eprint(&format!("onehold: warning: {warning}"));
+        }
+    }
+    Ok(None)
+}
+
+/// The message about a file that was moved aside.
+pub(crate) fn moved_text(status: &Status, to: &Path) -> String {
+    let (name, to) = (words::quoted(&status.name), words::path_text(to));
+    format!("moved the file of {name}, which was not a lock, to {to}")
+}
