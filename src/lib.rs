@@ -68,11 +68,9 @@
 //! # }
 //! ```
 //!
-//! [`guarantees`] lists what is guaranteed and how it is tested. [`architecture`] describes how the code
-//! is built. Some things are **not** guaranteed. Locks are advisory: they exclude only programs that
-//! ask. Waiters for a path have no order. A verdict may be outdated when it is read. On filesystems
-//! that other machines can change (NFS, FUSE), no lock is taken over. Other programs that use the same
-//! files keep their own races.
+//! [`guarantees`] lists what is guaranteed, and what is **not**: locks are advisory, waiters for a path
+//! have no order, and on filesystems that other machines can change (NFS, FUSE) no lock is taken over.
+//! [`evidence`] says how this is tested, [`architecture`] how the code is built.
 //!
 //! The library never prints or exits and parses no arguments. It installs no signal handler unless
 //! asked for [one](signal::use_sigalrm). It reads the environment only to start a command, which
@@ -151,6 +149,9 @@ pub fn lock(name: impl AsRef<std::ffi::OsStr>) -> Result<Lock> {
 
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
+
+#[doc = include_str!("evidence.md")]
+pub mod evidence {}
 
 #[doc = include_str!("architecture.md")]
 pub mod architecture {}

@@ -597,22 +597,24 @@ fn each_trusted_filesystem_is_documented() {
     }
 }
 
-/// A cell that is longer than this has more than one promise.
-const LONGEST_CELL: usize = 180;
+/// A cell or a line that is longer than this has more than one promise.
+const LONGEST: usize = 180;
+
+fn source(name: &str) -> String {
+    fs::read_to_string(root().join("src").join(name)).unwrap()
+}
 
 #[test]
-fn guarantees_have_short_cells_and_name_tests_that_exist() {
-    let text = fs::read_to_string(root().join("src/guarantees.md")).unwrap();
+fn evidence_has_short_cells_and_names_tests_that_exist() {
+    let text = source("evidence.md");
     let rows = text
         .lines()
         .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
     let mut tested = 0;
     for row in rows {
         let cells: Vec<&str> = row.split(" | ").collect();
-        let long = cells
-            .iter()
-            .find(|cell| cell.chars().count() > LONGEST_CELL);
-        assert_eq!(long, None, "a cell of more than {LONGEST_CELL} characters");
+        let long = cells.iter().find(|cell| cell.chars().count() > LONGEST);
+        assert_eq!(long, None, "a cell of more than {LONGEST} characters");
         let [_, _, named] = cells[..] else { continue };
         if named == "Test" {
             continue;
@@ -629,4 +631,39 @@ fn guarantees_have_short_cells_and_name_tests_that_exist() {
         }
     }
     assert!(tested > 50, "only {tested} rows name a test");
+}
+
+#[test]
+fn each_promise_is_short_and_leads_to_evidence_and_all_evidence_has_a_promise() {
+    let (guarantees, evidence) = (source("guarantees.md"), source("evidence.md"));
+    let headings: Vec<String> = evidence
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .map(|heading| heading.to_lowercase().replace(' ', "-"))
+        .collect();
+    let links: Vec<(&str, &str)> = guarantees
+        .lines()
+        .filter_map(|line| line.strip_prefix('[')?.split_once("]: crate::evidence#"))
+        .collect();
+    for (word, heading) in &links {
+        assert!(headings.iter().any(|known| known == heading), "{word}");
+    }
+    let (promises, _) = guarantees.split_once("\n**Not guaranteed**\n").unwrap();
+    let mut used = Vec::new();
+    for promise in promises.split("\n- ").skip(1) {
+        let promise = promise.split("\n\n").next().unwrap().replace("\n  ", " ");
+        let (promise, words) = promise.rsplit_once(" (").unwrap_or((&promise, ""));
+        assert!(promise.chars().count() <= LONGEST, "too long: {promise}");
+        for word in words.trim_end_matches(')').split(", ") {
+            let word = word.trim_matches(['[', ']']);
+            let link = links.iter().find(|(known, _)| *known == word);
+            used.push(link.unwrap_or_else(|| panic!("{word:?} of: {promise}")).1);
+        }
+    }
+    assert!(used.len() > 25, "only {} links", used.len());
+    let of_no_promise = ["not-proved", "what-the-tests-have-found"];
+    headings
+        .iter()
+        .filter(|heading| !of_no_promise.contains(&heading.as_str()))
+        .for_each(|heading| assert!(used.contains(&heading.as_str()), "{heading}"));
 }

@@ -17,7 +17,7 @@ const LIBRARY: [&[&str]; 12] = [
     &["etcd", "files"],
     &["flock"],
     &["lock"],
-    &["lib", "guarantees", "architecture"],
+    &["lib", "guarantees", "evidence", "architecture"],
 ];
 
 /// The layers of the command line: of folders, and of files that are above or below the rest of their folder.
