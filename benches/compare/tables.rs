@@ -4,12 +4,12 @@ use std::path::Path;
 
 use super::{Ratio, Row};
 
-/// Those of the README, and what it calls them. `check` stands beside a refusal of flock(1), which tells as
+/// Those of the README, and what it calls them. `check` is compared with a refusal of flock(1), which tells as
 /// much.
 const IN_README: [(&str, &str); 3] = [
     (
         "run x -- true",
-        "Time to run `true`; any wrapper needs LEAST",
+        "Time to run `true` (starting any wrapper at all costs LEAST)",
     ),
     (
         "run held -- true, refused with its message",
@@ -17,7 +17,7 @@ const IN_README: [(&str, &str); 3] = [
     ),
     (
         "check -q held",
-        "Time to ask whether it is held, beside a refusal",
+        "Time to query the lock, relative to a refused `flock -n`",
     ),
 ];
 
@@ -43,7 +43,7 @@ pub(crate) fn write(rows: &[Row]) {
     replace(
         "README.md",
         [
-            "of waiters | not defined | order of arrival |\n",
+            "have different exit codes | only with `-E` | yes |\n",
             "\nonehold-flock(7) translates",
         ],
         &readme,
