@@ -21,11 +21,11 @@ pub(crate) const LONG_VERSION: &str = if cfg!(feature = "etcd") {
 
 /// Run commands under named locks and see who holds them.
 ///
-/// A lock is a NAME in a store, or the path of one lock file (`/…`, `./…`, `../…`). A store is a directory
-/// of lock files or, for locks of many machines, a prefix of an etcd cluster. A lock has at most one
-/// holder, unless all of them share it (--shared, --slots). If the holder dies, the next one takes the lock
-/// over. A parent and its children exclude each other (`backend` and `backend/task-1`), unless both have the
-/// same --owner. Locks are advisory: they only affect programs that ask for them.
+/// A lock is a NAME in a store, or the path of one lock file (`/…`, `./…`, `../…`). A store is a directory of lock
+/// files or, for locks of many machines, a prefix of an etcd cluster. A lock has at most one holder, unless all of
+/// them share it (--shared, --slots). The next caller takes over the lock of a dead holder. A parent and its children
+/// exclude each other (`backend` and `backend/task-1`), unless both have the same --owner. Locks are advisory: they
+/// only affect programs that ask for them.
 #[derive(Debug, Parser)]
 #[command(
     name = "onehold",
@@ -54,18 +54,18 @@ pub(crate) struct GlobalArgs {
     /// Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default:
     /// $ONEHOLD_PROFILE]
     ///
-    /// A profile sets defaults for options, the directory and the format, for example for the locks
-    /// of another program. See onehold-config(5).
+    /// A profile sets defaults for options, the directory and the format, for example those of another program's
+    /// locks. See onehold-config(5).
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) profile: Option<String>,
     /// Format of new lock files
     ///
-    /// Existing lock files are recognized in every format except `pid` and `flock`, whatever this option
-    /// says. See onehold-formats(5).
+    /// Existing lock files in any format but `pid` and `flock` are recognized without this option. See
+    /// onehold-formats(5).
     #[arg(long, global = true, value_name = "FORMAT", value_parser = format())]
     pub(crate) format: Option<Format>,
-    /// Name of the instance that the caller belongs to, of which there is at most one at a time, such as a pod of
-    /// a StatefulSet [default: $ONEHOLD_INSTANCE]
+    /// Name of the caller's instance, such as a pod of a StatefulSet; at most one exists at a time [default:
+    /// $ONEHOLD_INSTANCE]
     ///
     /// After a restart, holds of the previous incarnation are known to be dead. See onehold-states(7).
     #[arg(long, global = true, value_name = "ID", value_parser = instance)]
@@ -111,57 +111,49 @@ pub(crate) enum Color {
 pub(crate) enum Verb {
     /// Run a command while holding a lock
     ///
-    /// CMD inherits the kernel lock, so the lock stays held while CMD runs, even if onehold is
-    /// killed. CMD gets its arguments unchanged, and its exit status is returned.
+    /// CMD inherits the kernel lock, so the lock stays held while CMD runs, even if onehold is killed. CMD gets its
+    /// arguments unchanged; onehold returns its exit status.
     ///
-    /// onehold forwards every signal that it gets to CMD. TERM ends all the work: CMD and
-    /// every process that CMD has started get TERM, and what is left gets KILL after 10 s (see
-    /// --kill-after). The lock is released once all of it has ended. The same happens if the lock is
-    /// broken or lost, at the --time-limit, and if a signal kills CMD: what it has started may be in the
-    /// middle of its work. If CMD exits, the lock is released at once, and the processes that it leaves
-    /// behind keep running without it.
+    /// onehold forwards every signal to CMD. TERM ends all the work: CMD and every process that CMD has started get
+    /// TERM, and the rest gets KILL after 10 s (see --kill-after). The lock is released once all of it has ended. The
+    /// same happens if the lock is broken or lost, at the --time-limit, and if a signal kills CMD. If CMD exits, the
+    /// lock is released at once, and the processes that it leaves behind keep running without it.
     ///
-    /// INT, QUIT and HUP from a terminal reach CMD once. If CMD is in another process group or
-    /// session, onehold forwards them. With --exec there is no wrapper: CMD gets every signal itself.
+    /// INT, QUIT and HUP from a terminal reach CMD once: onehold forwards them only to another process group or
+    /// session. With --exec there is no wrapper: CMD gets every signal itself.
     Run(Run),
     /// Acquire a lock for a process or a limited time; print the hold number
     ///
-    /// The hold follows a process and ends when that process exits. --pid names the process.
-    /// Without it, the process is the calling script: the nearest ancestor process that is no
-    /// subshell. Programs that only start onehold, such as sudo, timeout and chronic, are skipped.
-    /// A script called by another script holds the lock for itself, and so does a worker that a
-    /// program has forked. The hold ends when that process exits. A warning names a process that
-    /// ends with this command, as in `su -c 'onehold acquire x'`. If there is none that could hold
-    /// it, as for a command whose parent has exited, or that a systemd unit starts, nothing is held
-    /// (exit status 1). onehold-states(7) has a table.
+    /// The hold follows a process and ends when that process exits. --pid names the process. Without it, the process
+    /// is the calling script: the nearest ancestor process that is no subshell and does not only start onehold, as
+    /// sudo and timeout do. If there is none, as for a command of a systemd unit, nothing is held (exit status 1). A
+    /// warning names a process that ends with this command, as in `su -c 'onehold acquire x'`. onehold-states(7) has a
+    /// table.
     ///
-    /// With --ttl and no --pid, the hold is a lease and ends when it expires. If the hold number
-    /// cannot be printed, nothing is held.
-    /// Until it is printed, a release, renew, break or second acquire of that hold waits for it, at
-    /// most 5 s.
+    /// With --ttl and no --pid, the hold is a lease and ends when it expires. If the hold number cannot be printed,
+    /// nothing is held.
     ///
     /// A second `acquire` succeeds and prints the number of the existing hold if --pid names the
     /// process that holds it already and no other --owner is given, or if both are leases of the
     /// same --owner. A longer --ttl then extends the hold. Otherwise, the lock is held: two calls of
     /// one script are two holders.
     ///
-    /// If only the process that holds the lock is killed, the lock is free, while what that process has
-    /// started keeps running, beside the next holder. `run` ends it first. A script can run itself
-    /// under `run`: see `check --mine`, and onehold-flock(7).
+    /// If only the process that holds the lock is killed, the lock is free, and the processes that it has started keep
+    /// running beside the next holder. `run` ends them first. A script can run itself under `run`: see `check --mine`,
+    /// and onehold-flock(7).
     ///
     /// `acquire` runs no command. After `--`, each word is a name, even if it begins with a hyphen.
     Acquire(Acquire),
     /// Hold a lock for a program as long as stdin is open; print the hold number
     ///
-    /// For programs in any language: start `onehold hold NAME` with a pipe for its stdin and one for its
-    /// stdout, read a line, do the work, and close stdin. The lock is then released, and the exit status is 0.
-    /// If the program is killed, the kernel closes its end of the pipe, which also releases the lock. Input
-    /// on stdin is ignored. No other process may keep that end of the pipe open.
+    /// For programs in any language: start `onehold hold NAME` with pipes for stdin and stdout, read a line, do the
+    /// work, and close stdin. This releases the lock, and the exit status is 0. If the program is killed, the kernel
+    /// closes its end of the pipe, which also releases the lock, unless another process keeps that end open. Input on
+    /// stdin is ignored.
     ///
-    /// stdout gets the hold number once the lock is held; with --json one object on each line: see
-    /// onehold-json(5). If the hold is broken, onehold says so at once, if its file was removed, within two seconds. It then
-    /// exits with 8. The program
-    /// must then stop its work: `break` does not end it.
+    /// stdout gets the hold number once the lock is held; with --json one object on each line: see onehold-json(5). If
+    /// the hold is broken, onehold says so at once; if its file was removed, within two seconds. It exits with 8, and
+    /// the program must stop its work: `break` does not end it.
     ///
     /// TERM also releases the lock. INT, QUIT and HUP from a terminal are ignored while the lock is held,
     /// because the program gets them too and decides when to stop; if stdin is the terminal, they release
@@ -169,12 +161,11 @@ pub(crate) enum Verb {
     Hold(HoldUntilEnd),
     /// Release a lock (succeeds if it is already free)
     ///
-    /// You may release a hold if --hold or --owner matches, or if the process that it follows is an
-    /// ancestor of the caller, unless another subshell acquired it and is still running. The hold of a
-    /// later holder is never removed. The hold of a live `run` ends with its command and cannot be
-    /// released before that (exit status 4). Anyone may remove a zombie whose holder is known to have
-    /// ended. The holder is then reported. Locks that were acquired together are released together, by
-    /// any of their names.
+    /// You may release a hold if --hold or --owner matches, or if the process that it follows is an ancestor of the
+    /// caller, unless another subshell acquired it and is still running. A later hold is never removed. The hold of a
+    /// live `run` ends with its command and cannot be released before (exit status 4). Anyone may remove a zombie
+    /// whose holder is known to have ended; the holder is reported. Locks that were acquired together are released
+    /// together, by any of their names.
     Release(Release),
     /// Extend a lease, or restart the age of a hold made by `acquire`
     ///
@@ -184,7 +175,7 @@ pub(crate) enum Verb {
     Renew(Renew),
     /// Show the holder of a lock and verify it; the exit status is the state
     ///
-    /// Of a `run`, it says in which directory its command runs, as far as that can be seen (on Linux).
+    /// For a `run`, it names the directory in which the command runs, if that can be seen (on Linux).
     ///
     /// With -v, also show the waiters, the processes of the hold (PID, user, state, CPU time,
     /// command) and the last three takeovers, breaks and cleanups of the lock.
@@ -195,14 +186,13 @@ pub(crate) enum Verb {
     /// host if it is another one), USER (if the locks shown are held by more than one), AGE (since the lock
     /// was acquired), MESSAGE. `+2` after the state: two are waiting.
     ///
-    /// On a terminal, MESSAGE gets the width that is left. NAME and HOLDER are never cut: what is too long
-    /// goes on in the next line. Elsewhere, and with --wide, everything is whole and on one line.
+    /// On a terminal, MESSAGE gets the remaining width. NAME and HOLDER are never cut, but wrapped. Elsewhere, and
+    /// with --wide, each lock has one line.
     ///
-    /// With --prometheus, onehold_lock_held counts the holds of each lock by state and host. Beside it are the
-    /// age of the oldest one, the time until the first lease ends, the waiters, and the longest wait.
-    /// onehold_store_up is 0 if the store cannot be read; the exit status is then 1, as without it. With a history,
-    /// onehold_holds_total counts the holds that have ended by their result, of which `success` is exit status 0 and
-    /// `failure` any other: see onehold-history(1).
+    /// With --prometheus, onehold_lock_held counts the holds of each lock by state and host. Beside it are the age of
+    /// the oldest one, the time until the first lease ends, the waiters, and the longest wait. onehold_store_up is 0
+    /// if the store cannot be read; the exit status is then 1. With a history, onehold_holds_total counts the holds
+    /// that have ended by their result (see onehold-history(1)); `success` is exit status 0 and `failure` any other.
     List(List),
     /// Remove all zombies from the store, or those with the given names
     ///
@@ -211,15 +201,14 @@ pub(crate) enum Verb {
     Cleanup(Cleanup),
     /// Remove a hold by force, after confirmation
     ///
-    /// Asks first if the holder may be alive, and says which processes it ends; --yes skips the
-    /// question. The work of a live `run` is
-    /// ended first: its command and every process that the command has started get TERM, and what is
-    /// left gets KILL after 10 s, or after what `run --kill-after` says. The lock is free once all of it
-    /// has ended, and `break` returns then. If something cannot be ended, `break` names it, leaves the
-    /// lock held and exits with 1. The process of an `acquire` is not signaled and keeps running.
+    /// Asks first if the holder may be alive, and says which processes it ends; --yes skips the question. The work of
+    /// a live `run` is ended first: its command and every process that the command has started get TERM, and the rest
+    /// gets KILL after 10 s, or after `run --kill-after`. Once all of it has ended, the lock is free, and `break`
+    /// returns. If something cannot be ended, `break` names it, leaves the lock held and exits with 1. The process of
+    /// an `acquire` is not signaled and keeps running.
     ///
-    /// At the fixed path of a profile, `break` also moves aside a file that is not a lock file, if
-    /// the file has not changed for 10 s. It is never removed.
+    /// At the fixed path of a profile, `break` also moves aside a file that is not a lock file, if the file has not
+    /// changed for 10 s. It never removes that file.
     Break(Break),
     /// Check that the store is suitable for locks, and that holders can be checked from here
     ///
@@ -230,16 +219,16 @@ pub(crate) enum Verb {
     Doctor(Doctor),
     /// List holds that have ended, the latest last
     ///
-    /// Holds leave a line in the journal of the store when they end, if `history = true` is below `[defaults]` in
-    /// the configuration, or ONEHOLD_HISTORY is 1. The lines reach back as far as the journal does, see the key
-    /// journal-size of onehold-config(5). For a store on etcd they are those of this machine. A line may be
-    /// missing if onehold is killed as the hold ends. If a holder has died, its line is written by the next
-    /// one, and gives the time at which that was noticed.
+    /// Holds leave a line in the journal of the store when they end, if `history = true` is below `[defaults]` in the
+    /// configuration, or ONEHOLD_HISTORY is 1. How far back they reach depends on journal-size, see onehold-config(5).
+    /// For a store on etcd they are those of this machine. A line may be missing if onehold is killed as the hold
+    /// ends. The line of a dead holder is written by the next one, with the time at which the death was noticed.
     ///
-    /// RESULT is how the hold ended. Of a command of `run`: exit N, signal N, time-limit, caller-exited (that of
-    /// --die-with) or not-started. Of any hold: broken, lost (its file was removed, or its lease was not kept) or
-    /// taken-over (its holder died). Of `acquire` and `hold` also released, and expired (a lease that was not renewed
-    /// in time). A lock that is kept by --hold-at-least has the line of its command.
+    /// RESULT is how the hold ended. For a command of `run`: exit N, signal N, time-limit, caller-exited (see
+    /// --die-with) or not-started, for example because it was not found. For any hold: broken, lost (its file was
+    /// removed, or its lease was not kept) or taken-over (its holder died). For `acquire` and `hold` also released,
+    /// and expired (a lease that was not renewed in time). A lock that is kept by --hold-at-least has the line of its
+    /// command.
     History(History),
     /// Show the effective settings and their sources
     ///
@@ -262,8 +251,7 @@ pub(crate) struct Run {
     /// What to do if the lock file is removed or replaced while CMD runs (`break` ends CMD anyway)
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     pub(crate) on_lost: OnLost,
-    /// End CMD and all that it has started after D, and exit with 124; `0`: no limit [default: no
-    /// limit]
+    /// End CMD and all its processes after D, and exit with 124; `0`: no limit [default: no limit]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) time_limit: Option<Duration>,
     /// Time between TERM and KILL when the work is ended; `0`: no KILL [default: 10s]
@@ -273,17 +261,16 @@ pub(crate) struct Run {
     pub(crate) kill_after: Option<Duration>,
     /// Keep the lock until D after it was acquired, also if CMD ends sooner; onehold exits with CMD
     ///
-    /// Then the hold is a lease with the exit code of CMD, until that time. Others are refused or wait meanwhile,
-    /// also with --time-limit and after TERM. `release`, `break` and --force end it. Nothing is kept if CMD could
-    /// not be executed, or after a break.
+    /// The hold then is a lease with the exit code of CMD, until that time. `release`, `break` and --force end the
+    /// lease. Nothing is kept if CMD could not be executed, or after a break. See onehold-states(7).
     #[arg(long, value_name = "D", value_parser = duration, conflicts_with = "exec")]
     pub(crate) hold_at_least: Option<Duration>,
-    /// End CMD and all that it has started, or the wait, once the process PID has exited; `parent`: the
-    /// process that started onehold; `none`: with no process [default: none]
+    /// End CMD and all its processes, or the wait, once the process PID has exited; `parent`: the process that started
+    /// onehold; `none`: with no process [default: none]
     ///
-    /// As after TERM, with exit status 143. If the parent has exited before onehold looks, CMD is not started.
-    /// If onehold is killed, too, the next one that wants the lock ends the work. Has no effect with
-    /// --reentrant under `run` of this lock. A configured `parent` does not apply to what process 1 has started.
+    /// As after TERM, with exit status 143. If the parent has exited before onehold looks, CMD is not started. Has no
+    /// effect with --reentrant under `run` of this lock. A configured `parent` does not apply to children of process
+    /// 1. See onehold-states(7).
     #[arg(long, value_name = "PID|parent|none", value_parser = die_with, conflicts_with = "exec")]
     pub(crate) die_with: Option<DieWith>,
     /// Do not pass the kernel lock to CMD; if onehold is killed, CMD is tracked by PID only
@@ -313,7 +300,7 @@ pub(crate) struct HoldUntilEnd {
     /// Also release the lock, or stop waiting, when process PID exits; `parent`: the process that started
     /// onehold; `none`: with no process [default: none]
     ///
-    /// A wait then ends with exit status 143. A configured `parent` does not apply to what process 1 has started.
+    /// A wait then ends with exit status 143. A configured `parent` does not apply to children of process 1.
     #[arg(long, value_name = "PID|parent|none", value_parser = die_with)]
     pub(crate) die_with: Option<DieWith>,
     /// If already running under `run` of this lock, hold nothing, and print the number of that hold
@@ -333,14 +320,13 @@ pub(crate) struct HoldArgs {
     pub(crate) no_wait: bool,
     /// Do not wait if N wait already: exit with 6 at once
     ///
-    /// With 1, a call can leave the work to another one that waits already, because that one starts later.
+    /// With 1, a call leaves the work to one that waits already, and so starts later.
     #[arg(long, value_name = "N")]
     pub(crate) max_waiting: Option<u32>,
     /// Keep the place in the queue for D, at most 30m, if the wait ends without the lock; needs --owner
     ///
-    /// This also works if onehold is killed. If the same owner waits for the same locks again within D, it gets
-    /// its position back. Use it with tools that end a command after a few minutes. A kept place delays no other
-    /// waiter.
+    /// If the same owner waits for the same locks again within D, it gets its position back, even if onehold was
+    /// killed. This is for tools that end a command after a few minutes. A kept place delays no other waiter.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) keep_place: Option<Duration>,
     /// Hold the lock together with others that use --shared; excludes holders without it
@@ -357,9 +343,9 @@ pub(crate) struct HoldArgs {
     pub(crate) slots: Option<NonZeroU32>,
     /// Time to live: how long the hold lasts without a renewal
     ///
-    /// `acquire`: the hold expires D after it was acquired or last renewed, even if its process
-    /// still runs. `run`: the heartbeat is renewed three times in D. The hold does not expire while
-    /// CMD runs; D only limits how long other hosts count it as held without a heartbeat.
+    /// `acquire`: the hold expires D after it was acquired or last renewed, even if its process still runs. `run`: the
+    /// hold does not expire while CMD runs. The heartbeat is renewed three times in D; D only limits how long other
+    /// hosts count the hold as held without a heartbeat.
     #[arg(long, value_name = "D", value_parser = time_to_live)]
     pub(crate) ttl: Option<Duration>,
     /// Whether the time to live is a default, not given on the command line.
@@ -374,8 +360,8 @@ pub(crate) struct HoldArgs {
     /// Age at which the hold becomes overdue (or a zombie, if the holder cannot be checked)
     /// [default: 24h]
     ///
-    /// The age of a `run` with this option counts from when it took the lock, else from its last heartbeat, one an
-    /// hour: without it, a `run` becomes overdue only if its wrapper hangs.
+    /// With this option, the age of a `run` counts from when it took the lock. Otherwise it counts from the last
+    /// heartbeat, one an hour: the `run` becomes overdue only if its wrapper hangs.
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) max_age: Option<Duration>,
     /// How to handle a zombie (stale lock) [default: take]
@@ -383,8 +369,8 @@ pub(crate) struct HoldArgs {
     pub(crate) on_zombie: Option<OnZombie>,
     /// Take the lock from a live holder or ahead of waiters; asks first
     ///
-    /// Waits up to 12 s for the command of a `run` that held the lock to exit, and then goes on even if it has not.
-    /// Waits 1 s if the writer of the lock file may not signal that process.
+    /// Waits up to 12 s for the command of a `run` that held the lock to exit, 1 s if the writer of the lock file may
+    /// not signal it, and then goes on even if it has not exited.
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Answer yes to all questions; a live holder loses the lock only with --force
@@ -499,10 +485,10 @@ pub(crate) struct Check {
     pub(crate) available: bool,
     /// Exit with 0 if the caller runs under a live hold of this lock, with 4 if not; print nothing
     ///
-    /// The caller runs under a hold if it descends from a process of the hold: of a `run`, or the one that `acquire`
-    /// holds the lock for. A program that started `hold` does not. Environment variables do not count, because a daemon keeps
-    /// them when the hold has ended. Of a lease, --owner or --hold must match. Only the lock itself counts, and not its parents
-    /// and children. With -v or --json, also say who holds it.
+    /// The caller runs under a hold if it descends from a process of the hold: of a `run`, or the process that
+    /// `acquire` holds the lock for. A program that started `hold` does not. Environment variables do not count,
+    /// because a daemon keeps them when the hold has ended. For a lease, --owner or --hold must match. Parents and
+    /// children of the lock do not count. With -v or --json, also say who holds it.
     #[arg(long, conflicts_with_all = ["available", "shared", "slots"])]
     pub(crate) mine: bool,
     /// Check for a caller that would share the lock
@@ -564,8 +550,8 @@ pub(crate) struct List {
     pub(crate) wide: bool,
     /// Print the table again when something changes, and at least every D (after `=`) [default: 5s]
     ///
-    /// On a terminal it is drawn in place, with new rows (+), changed ones (*) and those that are gone (-)
-    /// marked once; q or Ctrl-C ends it. Elsewhere the tables follow each other.
+    /// On a terminal the table is drawn in place, and new (+), changed (*) and removed rows (-) are marked once; q or
+    /// Ctrl-C ends it. Elsewhere the tables follow each other.
     #[arg(long, value_name = "D", value_parser = duration, num_args = 0..=1, require_equals = true,
         default_missing_value = "5s", conflicts_with_all = ["json", "verbose", "prometheus"])]
     pub(crate) watch: Option<Duration>,
@@ -618,9 +604,9 @@ pub(crate) struct History {
     /// Only holds that have ended within the last D: `30m`, `12h`, `7d`
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) since: Option<Duration>,
-    /// Only holds that went wrong: all but those that ended with exit status 0 or a release
+    /// Only failed holds: all but those that ended with exit status 0 or a release
     ///
-    /// Those of `run --exec` are left out: the exit status of their command is not known.
+    /// `run --exec` is left out: the exit status of its command is not known.
     #[arg(long)]
     pub(crate) failed: bool,
     /// One row for each lock: runs, failures, times, and the longest holds

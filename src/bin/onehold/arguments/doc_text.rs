@@ -10,17 +10,17 @@ pub(crate) fn rows(table: &'static str) -> Vec<(&'static str, &'static str)> {
 /// Files and their descriptions, for FILES.
 pub(crate) const FILES: &str = r"
 ~/.local/state/onehold/
-    Default store; on Windows %LOCALAPPDATA%\onehold. XDG_STATE_HOME and XDG_RUNTIME_DIR are not used, because cron does not set them: cron, ssh and a terminal must use the same store.
+    Default store; on Windows %LOCALAPPDATA%\onehold. XDG_STATE_HOME and XDG_RUNTIME_DIR are not used: cron does not set them, and must use the same store as a terminal.
 NAME.lock
     Lock file in the store. The file of backend/task-1 is backend.d/task-1.lock; in a store with the sticky bit backend%2Ftask-1.lock.
 .onehold/events.jsonl
-    Journal of the store: one line for each takeover, break and cleanup, with the user and process that did it (by) and those of the hold that ended (from), and one (event end) for each hold with a history, see onehold-history(1). Rotated at 1 MiB, or at journal-size. Path locks and the directory of a profile use the journal of the store that --dir, ONEHOLD_DIR or the configuration's defaults name, else of the default store.
+    Journal of the store. Each takeover, break and cleanup has a line, with the user and process that did it (by) and those of the hold that ended (from). So has the end (event end) of each hold with a history, see onehold-history(1). Rotated at 1 MiB, or at journal-size. Path locks and the directory of a profile use the journal of the store that --dir, ONEHOLD_DIR or the configuration's defaults name, else of the default store.
 .onehold/last
     Number of the last hold in the store. Path locks have no such file: their hold numbers follow the clock.
 .onehold/guard/
     Locked instead of a store that others may read, but not write to.
 .onehold-last-UID, .onehold-events-UID.jsonl, .onehold-ticket-NUMBER+NAME.lock, .onehold-reserved-UID
-    The same files of each user in a store with the sticky bit, where .onehold is a directory only if root or the owner of the store has made it by doctor --create. See onehold-states(7).
+    Such files of each user in a store with the sticky bit, see onehold-states(7). Only root or the owner of the store can make the directory .onehold there, by doctor --create.
 .onehold/waiting/NAME.lock/
     Queue tickets of the waiters for a lock, see onehold-formats(5). The next waiter or cleanup removes the tickets of dead waiters.
 ~/.config/onehold/config.toml
@@ -43,23 +43,23 @@ ONEHOLD_PROFILE
 ONEHOLD_CONFIG
     The user's configuration file, instead of config.toml in $XDG_CONFIG_HOME/onehold or ~/.config/onehold.
 ONEHOLD_INSTANCE
-    Instance that the caller belongs to, unless --instance is given.
+    Instance of the caller, unless --instance is given.
 ONEHOLD_HISTORY
     1: holds leave a line in the journal when they end, see onehold-history(1); 0: they do not. Overrides the key history of the configuration.
 HOME
-    Home directory, which contains the default store. If it is not set, the home directory is read from the user database.
+    Home directory, which contains the default store. If it is not set, the user database is used.
 NO_COLOR
     Disables color.
 ONEHOLD_NAME
-    Set for CMD: name of the lock that it runs under.
+    Set for CMD: name of its lock.
 ONEHOLD_HOLD
     Set for CMD: hold number.
 ONEHOLD_FILE
     Set for CMD: path of the lock file. If CMD runs under several locks, this and ONEHOLD_NAME have one line for each.
 ONEHOLD_SLOT
-    Set for CMD by run --slots and run --shared: the number of its slot, 0 and up, held by one at a time. If CMD runs under several locks, one number for each, separated by spaces. Other holds unset it.
+    Set for CMD by run --slots and run --shared: the number of its slot, from 0; of several locks, one number each, separated by spaces. Other holds unset it.
 ONEHOLD_HOLDS
-    Set for CMD: all holds that it runs under, as NUMBER:NAME separated by spaces, with NAME percent-encoded. run --reentrant and the key mine of the JSON object use it. A daemon keeps these variables when the hold has ended; check --mine does not rely on them.
+    Set for CMD: all holds that it runs under, as NUMBER:NAME separated by spaces, with NAME percent-encoded. run --reentrant and the key mine of the JSON object use it. A daemon keeps these variables after the hold; check --mine does not rely on them.
 ";
 
 /// Examples of a command, each with its purpose; of the tool itself for any other name.
@@ -126,9 +126,9 @@ onehold check backup
 if onehold check -q backup; then …
     Use only the exit status
 if onehold check -q --available backup; then …
-    See whether acquire would succeed now, if need be by a takeover
+    Would acquire succeed now, if need be by takeover?
 onehold check --mine job || exec onehold run job -- "$0" "$@"
-    First line of a script: run it under the lock, unless it already runs under it
+    First line of a script: run it under the lock
 
 [list]
 onehold list

@@ -1,4 +1,4 @@
-//! `renew`: extend a lease, or restart the age of a detached hold.
+//! `renew`: extend a lease, or restart the age of a hold made by `acquire`.
 
 use onehold::Renewal;
 use onehold::status::Reason;

@@ -73,7 +73,7 @@ pub(crate) fn default_dir(config: &EffectiveConfig) -> Source {
     found.map_or(Source::DEFAULT, |found| found.source)
 }
 
-/// The settings in force, and the formats of paths.
+/// The effective settings, and the formats of paths.
 pub(crate) fn of_config(config: &EffectiveConfig) -> anyhow::Result<(Values, Values)> {
     values(&config.texts, config.profile.as_deref())
 }
