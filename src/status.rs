@@ -168,7 +168,7 @@ impl Status {
         self.is_available() && (self.slot.is_some() || self.may_be_removed())
     }
 
-    /// The same lock, reserved for a waiter.
+    /// This lock, reserved for a waiter.
     pub(crate) fn reserved_for(mut self, waiter: &Waiter) -> Self {
         // A waiter of another machine is known by the lease of its ticket.
         let (pid_alive, evidence) = if self.is_remote {
@@ -190,7 +190,7 @@ impl Status {
         self
     }
 
-    /// The same lock without its hold.
+    /// This lock without its hold.
     #[must_use]
     pub fn removed(&self) -> Self {
         Self {

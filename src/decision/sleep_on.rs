@@ -14,8 +14,8 @@ use crate::record::Mode;
 /// so on, so that many waiters make few looks. That the other one is stopped is noticed in any case.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The same for a waiter that sleeps on the one for which the free lock is reserved. That one takes it at once, unless
-/// an earlier waiter has taken another lock that it also needs. Then it stays in the queue, and wakes nobody.
+/// Interval for a waiter that sleeps on the one for which the free lock is reserved. That one takes it at once, unless
+/// an earlier waiter has taken another lock that it also needs: then it stays in the queue, and wakes nobody.
 const RESERVED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The twelfth looks once a minute, and so do all behind it.

@@ -204,9 +204,9 @@ impl Evidence {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// The state.
+    /// Whether the lock is free, held, or stale.
     pub state: State,
-    /// Why.
+    /// The rule that decided it.
     pub reason: Reason,
     /// The observation behind it.
     pub evidence: Evidence,

@@ -27,7 +27,7 @@ pub fn describe_holder(status: &Status, time: ShowTime) -> String {
     describe(status, &quoted(&status.name), time)
 }
 
-/// The same of what keeps a caller from taking `wanted`: "`backend`, the parent of `backend/task-1`, is
+/// Describes the hold that keeps a caller from taking `wanted`: "`backend`, the parent of `backend/task-1`, is
 /// held by …".
 #[must_use]
 pub fn describe_obstacle(status: &Status, wanted: &LockName, time: ShowTime) -> String {

@@ -39,7 +39,7 @@ pub(super) fn lockers(status: &Status, time: ShowTime) -> String {
     lockers.collect::<Vec<_>>().join(" and ")
 }
 
-/// The same in brief, if no record says who holds the lock: "process 4242 (backup.sh)".
+/// The processes that have locked the file, in brief, if no record says who holds the lock: "process 4242 (backup.sh)".
 #[must_use]
 pub fn lockers_in_brief(status: &Status) -> Option<String> {
     let lockers = lockers_of(status).iter();

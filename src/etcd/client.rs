@@ -300,7 +300,7 @@ impl Client {
         self.post_anyhow(path, body, timeout)
     }
 
-    /// The same without a token, if there is none.
+    /// Sends a request to one member, once, without a token if there is none.
     fn post_anyhow<T: DeserializeOwned>(
         &self,
         path: &str,

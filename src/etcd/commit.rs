@@ -29,7 +29,7 @@ pub(super) struct Taking<'a> {
     pub(super) put: &'a [(Key, Option<Judged<Handle>>)],
     pub(super) remove: &'a [Judged<Handle>],
     pub(super) record: Record,
-    /// The same number again: of a hold whose own life key is gone.
+    /// Takes the lock again under the same number, because the life key of the hold is gone.
     pub(super) resumes: bool,
     /// The keys of the caller's ticket, and when they were created.
     pub(super) ticket: Option<(&'a [String], i64)>,
@@ -47,7 +47,7 @@ impl<'a> Taking<'a> {
 /// Result of a take.
 pub(super) enum Committed {
     Done(Box<Taken>),
-    /// Something was otherwise than it was decided on.
+    /// The state differed from the one that was decided on.
     Changed(View),
     /// The lease has ended.
     NoLease,
@@ -318,7 +318,7 @@ impl Etcd {
     }
 }
 
-/// Compares what a hold of `key` was decided on.
+/// Compares the state on which the decision about `key` was based.
 fn compare_for(txn: &mut Txn, keys: &Keys, view: &View, key: &Key, mode: Mode) {
     let mut is_as_seen = |key: &str| {
         txn.only_if(Compare::was_modified_at(key, view.modified(key)));

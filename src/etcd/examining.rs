@@ -1,4 +1,4 @@
-//! Whether the members of a cluster are fit for locks.
+//! Whether the members of a cluster are suitable for locks.
 
 use super::client::Answer;
 use super::failure::Failure;
@@ -113,7 +113,7 @@ fn versions(answered: &[(&str, StatusAnswer)]) -> Vec<Finding> {
     faults.into_iter().map(finding).collect()
 }
 
-/// Why a version is not fit for locks. onehold-etcd(7) names the issues. `None`: it is, or it is not known.
+/// Why a version is not suitable for locks. onehold-etcd(7) names the issues. `None`: it is, or it is not known.
 fn fault_of_version(version: &str) -> Option<&'static str> {
     let mut parts = version.split(['.', '-', '+']).map(str::parse::<u64>);
     let mut next = || parts.next().and_then(Result::ok);

@@ -27,7 +27,8 @@ const NO_COMMON_NAME: &str =
 pub(super) enum Failure {
     /// It may have been done, may yet be done, or not.
     Unknown(String),
-    /// The same; nothing has come from the member. `is_silent`: it has taken the request, so it may be too busy.
+    /// Its fate is unknown, because the member has not answered. `is_silent`: the member has taken the request, so it may
+    /// be too busy.
     Unanswered { message: String, is_silent: bool },
     /// It was not done: the user has to sign in.
     SignedOut,

@@ -5,10 +5,10 @@
 //! what it was decided on has changed. A take begins with the guess that there is nothing, so that a free lock
 //! takes three requests: a lease, the take, and the release.
 //!
-//! [`snapshot`] answers decisions from a [`view`], [`change`] makes what was decided by what [`commit`] sends, or by
-//! [`breaking`] a hold, [`held`] is a hold and [`keeping`] keeps it, [`waiting`] is the queue, [`listing`] reads all of a [`store`], [`examining`] says whether that is fit,
-//! [`client`] sends requests for a [`user`], of which [`messages`] says what they look like, [`failure`] why one has no good answer,
-//! and [`keys`] what the keys are.
+//! [`snapshot`] answers decisions from a [`view`]. [`change`] makes the change that was decided on, by [`commit`] or
+//! [`breaking`]. [`held`] is a hold, and [`keeping`] keeps it. [`waiting`] is the queue. [`listing`] reads all of a
+//! [`store`], and [`examining`] checks that it is suitable. [`client`] sends requests for a [`user`], in the form of
+//! [`messages`]. [`failure`] says why a request failed, and [`keys`] names the keys.
 
 mod address;
 mod breaking;

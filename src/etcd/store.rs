@@ -194,8 +194,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Until when to ask members that are there, but cannot do it: sign-ins of others may keep them so busy that they lose
-    /// their leader.
+    /// Until when to ask members that are there, but cannot do it: sign-ins of others may keep them so busy that they
+    /// lose their leader.
     fn deadline_while_busy(self) -> Option<Deadline<'a>> {
         let patience = self.patience;
         let at_most = patience.at_most.max(SIGN_IN);

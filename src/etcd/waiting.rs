@@ -29,7 +29,7 @@ use crate::sys::process::boottime_milliseconds;
 use crate::sys::wait::{pause, random_u64};
 use crate::ticket::TicketContent;
 
-/// The time to live of a ticket, in seconds: so long a waiter that was stopped holds up the others.
+/// The time to live of a ticket, in seconds: so long a stopped waiter delays the others.
 const TICKET_TTL: i64 = 5;
 
 /// How often the lease of a ticket is kept alive.

@@ -354,7 +354,7 @@ fn try_lock(root: &Directory, path: &Path) -> Result<Option<SignalBlock>> {
     Ok(is_locked.then_some(signals))
 }
 
-/// The same, as soon as it is free.
+/// Locks the directory as soon as it is free, and blocks stop and termination signals.
 fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlock> {
     match try_lock(root, path)? {
         Some(signals) => Ok(signals),

@@ -142,7 +142,7 @@ pub(crate) fn resolved(directory: &Path) -> PathBuf {
     found.flatten().unwrap_or_else(|| directory.to_owned())
 }
 
-/// The same of a file in a store, which need not exist any more.
+/// The path of a file in a store, without symbolic links. The file need not exist any more.
 pub(crate) fn resolved_below(store: &Path, file: &Path) -> PathBuf {
     match file.strip_prefix(store) {
         Ok(below) => resolved(store).join(below),
@@ -209,8 +209,8 @@ impl Journal {
         appended.context(Operation::WriteJournal, &path)
     }
 
-    /// The same journal, no longer than an eighth of its filesystem. Fails if the line would take space that locks
-    /// may need: a small filesystem would be full of it one day, and no lock could be taken any more.
+    /// Limits the journal to an eighth of its filesystem. Fails if the line would take space that locks may need: the
+    /// journal would fill a small filesystem one day, and no lock could be taken any more.
     fn leaving_room(&self, directory: &Directory, line: usize) -> io::Result<Self> {
         let space = directory.space().unwrap_or_default();
         let bytes = space.bytes.filter(|bytes| *bytes > 0).unwrap_or(u64::MAX);

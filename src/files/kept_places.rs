@@ -78,7 +78,7 @@ impl TicketName {
         self.kept.is_some_and(|kept| kept.until_ms.is_some())
     }
 
-    /// The same as a kept place whose time starts now. `None`: it is not to be kept.
+    /// The kept place of this ticket, whose time starts now. `None`: it is not to be kept.
     fn without_waiter(self) -> Option<Self> {
         let mut kept = self.kept?;
         kept.until_ms = Some(boottime_milliseconds().saturating_add(kept.keep_ms));

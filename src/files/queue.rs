@@ -752,7 +752,7 @@ pub(super) fn sweep(guard: &Guard) {
     }
 }
 
-/// The same in a sticky store. What is another user's cannot be removed, but by root.
+/// Sweeps the tickets of a sticky store. Only root can remove those of another user.
 fn sweep_flat(flat: &Flat) {
     for (directory, file, _) in flat.files(flat::TICKET) {
         let Some((ticket, of)) = flat::ticket_in(&file) else {
@@ -793,7 +793,7 @@ fn sweep_directory(directory: &Directory, parent: Option<&str>) -> bool {
     is_empty
 }
 
-/// The same for the queue of one lock.
+/// Sweeps the queue of one lock. Returns whether no live waiter is left.
 fn sweep_queue(queue: Directory) -> bool {
     let mut is_empty = true;
     let tickets = Tickets {

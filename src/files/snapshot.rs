@@ -295,7 +295,7 @@ impl<'a> FilesSnapshot<'a> {
         }))
     }
 
-    /// The same, opened and listed once.
+    /// The directory of the shared holds of a name, opened and listed once.
     fn shared_of(&self, name: &LockName) -> Result<Option<Rc<SharedDirectory>>> {
         let children = layout::children(name);
         let is_asked = |(asked, _): &&(LockName, _)| asked == name;
@@ -319,7 +319,7 @@ impl<'a> FilesSnapshot<'a> {
         Ok(shared)
     }
 
-    /// The same in a sticky store.
+    /// The shared holds of a name in a sticky store.
     #[cold]
     fn flat_shared(&self, name: &LockName) -> Result<Option<Rc<SharedDirectory>>> {
         if name.is_path() {

@@ -1,4 +1,4 @@
-//! Whether a store and its host are fit for locks: by looking, and by trying the calls.
+//! Whether a store and its host are suitable for locks: by looking, and by trying the calls.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;

@@ -149,7 +149,7 @@ impl Lock {
         self.journal.write(&hold).err()
     }
 
-    /// The same of a hold that was found over, or broken.
+    /// Notes the end of a hold that was found over, or broken.
     pub(super) fn note_found(&self, was: &Status) -> Option<Error> {
         self.note_end(was, result_of(was))
     }

@@ -188,7 +188,7 @@ impl Store {
         history::of_store(&self.journal, &self.path, false)
     }
 
-    /// The same since the journal was moved last: counts of it only grow until they begin anew.
+    /// The holds that have ended since the journal was last moved: counts of them only grow until they restart.
     ///
     /// # Errors
     /// The journal cannot be read.

@@ -1,5 +1,5 @@
-//! Kills a verb before each of its system calls that may change something, and lets each call fail. By default a part of the
-//! calls is tested; `cargo test --test fault_injection -- --include-ignored` tests all.
+//! Kills a verb before each of its system calls that may change something, and lets each call fail. By default a part
+//! of the calls is tested; `cargo test --test fault_injection -- --include-ignored` tests all.
 //!
 //! Calls that allocate memory do not fail here: a failed allocation ends a Rust program.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

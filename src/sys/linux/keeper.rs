@@ -3,8 +3,8 @@
 //! keeper. Either ends the work in time if the other one is stopped; if the keeper is killed, the kernel
 //! kills the command.
 //!
-//! The kernel resumes whichever process is stopped while there is something to do for it: the keeper once the work has to be
-//! over, by a timer; the wrapper once the keeper has ended, by a pipe.
+//! The kernel resumes whichever process is stopped while there is something to do for it: the keeper once the work
+//! has to be over, by a timer; the wrapper once the keeper has ended, by a pipe.
 //!
 //! Both share a page: until when the work may run, and what gives the hold back.
 

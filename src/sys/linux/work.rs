@@ -243,8 +243,8 @@ fn walk(
     walked
 }
 
-/// The same for the live children of the calling process alone, without /proc and without descriptors: what
-/// is known of them, and if nothing of that is left, what is found by numbers.
+/// Walks the live children of the calling process alone, without /proc and without descriptors: the known ones, or
+/// if none of these is left, those that are found by number.
 fn walk_numbers(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) {
     let known = marks.known.iter().map(|known| known.pid).chain(command);
     let mut children: BTreeSet<Pid> = known.filter(|pid| is_live_child(*pid)).collect();

@@ -546,7 +546,7 @@ impl Directory {
         Ok(file)
     }
 
-    /// The same in a directory below this one, which must exist.
+    /// As [`Self::open_own`], in a directory below this one, which must exist.
     pub(crate) fn open_own_in(&self, directory: &OsStr, name: &OsStr) -> io::Result<File> {
         let path = Path::new(directory).join(name);
         match filesystem::open_without_links(&self.fd, &path, OFlags::RDWR | CAREFUL) {

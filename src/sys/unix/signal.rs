@@ -119,7 +119,7 @@ pub fn use_sigalrm() {
 /// a caught one would still be caught between fork and exec.
 static WERE_DEFAULT: AtomicU64 = AtomicU64::new(0);
 
-/// The same of signals that were ignored.
+/// Bit `n`: this process has changed the disposition of signal `n`, which was ignored before.
 static WERE_IGNORED: AtomicU64 = AtomicU64::new(0);
 
 /// Notes what was before, the first time that a signal is changed.
@@ -179,8 +179,8 @@ pub(in crate::sys) fn restore_callers_dispositions() {
     restore(WERE_DEFAULT.load(Ordering::Relaxed));
 }
 
-/// The same for a command that is executed by std, which has set SIGPIPE to its default. What is caught
-/// gets its default from execve(2).
+/// Restores what std and execve(2) do not, before std executes a command: std sets SIGPIPE to its default, and
+/// execve(2) resets caught signals.
 pub(in crate::sys) fn restore_callers_dispositions_before_exec() {
     restore(WERE_DEFAULT.load(Ordering::Relaxed) & (1 << libc::SIGXFSZ));
 }
@@ -257,7 +257,7 @@ fn is_parent_of_another_session() -> bool {
 /// too.
 ///
 /// # Errors
-/// Those of kill(2), if the child cannot be signaled. This process was stopped all the same.
+/// Those of kill(2), if the child cannot be signaled. This process was stopped nevertheless.
 pub fn stop(with: Option<&Started>) -> io::Result<()> {
     // A process that the child is just forking would stay stopped if CONT followed at once: Linux hands the stop on to
     // the new process, and drops a CONT that the child ignores because it has not stopped yet.

@@ -283,7 +283,7 @@ impl Directory {
         self.open_for_update(name).map(drop)
     }
 
-    /// The same for writing at its end.
+    /// Opens a file for writing at its end, and returns its size.
     pub(crate) fn open_to_append(&self, name: &OsStr) -> io::Result<(File, u64)> {
         let file = open_shared(OpenOptions::new().append(true), &self.path.join(name))?;
         let size = file.metadata()?.len();
@@ -373,7 +373,7 @@ impl Directory {
         }
     }
 
-    /// The same in a directory below this one, which must exist.
+    /// As [`Self::open_own`], in a directory below this one, which must exist.
     pub(crate) fn open_own_in(&self, directory: &OsStr, name: &OsStr) -> io::Result<File> {
         self.open_below(directory)?.open_own(name, false)
     }

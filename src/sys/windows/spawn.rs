@@ -40,9 +40,9 @@ pub(crate) fn spawn(command: &mut Command, recording: Recording<'_>) -> io::Resu
     Ok(child)
 }
 
-/// The same, with the job that the command is in: if this process is killed before the command runs,
-/// it is not to stay suspended for good, with its PID on record. No job: it is in another one that
-/// does not allow that.
+/// As [`spawn`], and returns the job of the command: if this process is killed before the command runs, the command
+/// must not stay suspended for good, with its PID on record. No job: the command is in another one that does not
+/// allow that.
 pub(super) fn spawn_in_job(
     command: &mut Command,
     recording: Recording<'_>,
