@@ -15,6 +15,8 @@ pub enum Forgery {
     /// The same, and a process of the stranger holds the kernel lock of the file.
     Lock(Index, Vec<Edit>),
     Replace(Index, Kind),
+    /// What root might write in place is a hard link of a file outside.
+    Linked(&'static str),
     Rename(Index, Name),
     /// The same file under another name too.
     Link(Index, Name),
@@ -288,10 +290,20 @@ const DIGESTS: [&str; 8] = [
 
 const MODES: [u32; 9] = [0, 0o200, 0o400, 0o644, 0o660, 0o666, 0o777, 0o2777, 0o6777];
 
-const HOWS: [How; 4] = [
+const WRITTEN: [&str; 4] = [
+    ".onehold/last",
+    ".onehold/events.jsonl",
+    ".onehold/shared",
+    ".onehold/waiting/reserved",
+];
+
+/// Only the last one has the right name.
+const HOWS: [How; 6] = [
     How::Moved,
     How::Linked,
     How::FromElsewhere,
+    How::SameFromElsewhere,
+    How::SameFromElsewhere,
     How::SameFromElsewhere,
 ];
 
@@ -421,6 +433,7 @@ pub fn forgery(focus: Index) -> impl Strategy<Value = Forgery> {
         3 => (file(), edits(), user()).prop_map(|(at, edits, user)| Forgery::TextOf(at, edits, user)),
         3 => (file(), no_edits_or_some.clone()).prop_map(|(at, edits)| Forgery::Lock(at, edits)),
         3 => (file(), select(kind.to_vec())).prop_map(|(at, kind)| Forgery::Replace(at, kind)),
+        3 => select(&WRITTEN[..]).prop_map(Forgery::Linked),
         1 => (file(), name()).prop_map(|(at, name)| Forgery::Rename(at, name)),
         1 => (file(), name()).prop_map(|(at, name)| Forgery::Link(at, name)),
         4 => (file(), no_edits_or_some, index(), name())

@@ -846,6 +846,7 @@ impl<'a> Stranger<'a> {
             | Forgery::ModeOfDirectory(at, _)
             | Forgery::LockDirectory(Some(at)) => directory(at),
             Forgery::LockDirectory(None) => store.clone(),
+            Forgery::Linked(path) => placed(Path::new(path)),
         };
         if !is_reached(&path) {
             return;
@@ -877,6 +878,7 @@ impl<'a> Stranger<'a> {
                 put(&path, &text);
             }
             Forgery::Replace(_, kind) => self.replace(&path, *kind),
+            Forgery::Linked(_) => self.replace(&path, Kind::HardLink),
             Forgery::OfRoot(at, how) => self.put_of_root(&path, *at, *how),
             Forgery::Rename(_, name) | Forgery::Link(_, name) => {
                 let new = path.with_file_name(name.of(path.file_name().unwrap().to_str().unwrap()));
