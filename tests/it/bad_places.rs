@@ -145,8 +145,19 @@ fn device_without_an_end_is_no_configuration_and_no_time_zone() {
         let mut check = env.onehold(["check", "-v", "x"]);
         assert_eq!(exit_code(output(check.env("TZ", zone)).status), 6, "{zone}");
     }
-    let ended = output(env.onehold(["list"]).env("ONEHOLD_CONFIG", "/dev/zero"));
-    assert_eq!(exit_code(ended.status), 1);
+    for file in ["/dev/zero", fifo] {
+        let ended = output(env.onehold(["list"]).env("ONEHOLD_CONFIG", file));
+        assert_eq!(exit_code(ended.status), 1, "{file}");
+    }
+    // A FIFO that the caller has open already.
+    let script = "{ sleep 0.1; echo '[defaults]'; echo 'wait = 1'; } | \
+        ONEHOLD_CONFIG=/dev/fd/0 onehold config";
+    let ended = output(&mut env.shell(script));
+    let said = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
+    assert!(
+        ended.status.success() && said.contains("/dev/fd/0"),
+        "{said}"
+    );
     // A zone is still one.
     let ended = output(env.onehold(["list", "-v"]).env("TZ", "<X>-5"));
     let local = String::from_utf8(ended.stdout).unwrap();

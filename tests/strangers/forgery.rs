@@ -15,6 +15,8 @@ pub enum Forgery {
     /// The same, and a process of the stranger holds the kernel lock of the file.
     Lock(Index, Vec<Edit>),
     Replace(Index, Kind),
+    /// What root might write in place is a hard link of a file outside.
+    Linked(&'static str),
     Rename(Index, Name),
     /// The same file under another name too.
     Link(Index, Name),
@@ -29,6 +31,8 @@ pub enum Forgery {
     Directory(Index, Instead),
     OwnerOfDirectory(Index, User),
     ModeOfDirectory(Index, u32),
+    /// A process of the stranger holds the kernel lock of a directory, or of the store.
+    LockDirectory(Option<Index>),
 }
 
 /// A line of the journal of the template, changed and repeated.
@@ -286,10 +290,20 @@ const DIGESTS: [&str; 8] = [
 
 const MODES: [u32; 9] = [0, 0o200, 0o400, 0o644, 0o660, 0o666, 0o777, 0o2777, 0o6777];
 
-const HOWS: [How; 4] = [
+const WRITTEN: [&str; 4] = [
+    ".onehold/last",
+    ".onehold/events.jsonl",
+    ".onehold/shared",
+    ".onehold/waiting/reserved",
+];
+
+/// Only the last one has the right name.
+const HOWS: [How; 6] = [
     How::Moved,
     How::Linked,
     How::FromElsewhere,
+    How::SameFromElsewhere,
+    How::SameFromElsewhere,
     How::SameFromElsewhere,
 ];
 
@@ -313,10 +327,19 @@ fn value() -> impl Strategy<Value = Value> + Clone {
         3 => whose().prop_map(Value::Pid),
         1 => whose().prop_map(Value::Group),
         2 => whose().prop_map(Value::Start),
-        2 => select(&["canary", "x.lock", ".onehold", "no/such"][..]).prop_map(Value::Path),
+        2 => path(),
         1 => Just(Value::Long),
         1 => Just(Value::Deep),
     ]
+}
+
+/// What leads out of the store, in place of some value.
+fn path_set() -> impl Strategy<Value = Edit> + Clone {
+    (index(), path()).prop_map(|(at, path)| Edit::Set(at, path))
+}
+
+fn path() -> impl Strategy<Value = Value> + Clone {
+    select(&["canary", "x.lock", ".onehold", "no/such"][..]).prop_map(Value::Path)
 }
 
 fn number() -> impl Strategy<Value = Value> + Clone {
@@ -363,6 +386,15 @@ fn name() -> impl Strategy<Value = Name> {
     ]
 }
 
+/// What whoever may only read a store can do. `focus`: the file that most of it is about.
+pub fn lock(focus: Index) -> impl Strategy<Value = Forgery> {
+    prop_oneof![
+        2 => Just(Forgery::LockDirectory(None)),
+        1 => index().prop_map(|at| Forgery::LockDirectory(Some(at))),
+        1 => Just(Forgery::Lock(focus, Vec::new())),
+    ]
+}
+
 /// `focus`: the file that most changes are of.
 pub fn forgery(focus: Index) -> impl Strategy<Value = Forgery> {
     let file = || prop_oneof![2 => Just(focus), 1 => index()];
@@ -386,22 +418,28 @@ pub fn forgery(focus: Index) -> impl Strategy<Value = Forgery> {
         Instead::Nothing,
         Instead::Nested(3),
         Instead::Nested(200),
+        // Deeper than a path can be, and than most stacks.
+        Instead::Nested(19_000),
+        Instead::Nested(19_000),
     ];
     let times = prop_oneof![8 => 1..3_usize, 1 => Just(1_000)];
     let no_edits_or_some = prop_oneof![Just(Vec::new()), edits()];
-    let line = (index(), no_edits_or_some.clone(), times);
+    let path = path_set().prop_map(|edit| vec![edit]);
+    let edits_of_line = prop_oneof![no_edits_or_some.clone(), path];
+    let line = (index(), edits_of_line, times);
     let line = line.prop_map(|(of, edits, times)| Line { of, edits, times });
     prop_oneof![
         12 => (file(), edits()).prop_map(|(at, edits)| Forgery::Text(at, edits)),
         3 => (file(), edits(), user()).prop_map(|(at, edits, user)| Forgery::TextOf(at, edits, user)),
         3 => (file(), no_edits_or_some.clone()).prop_map(|(at, edits)| Forgery::Lock(at, edits)),
         3 => (file(), select(kind.to_vec())).prop_map(|(at, kind)| Forgery::Replace(at, kind)),
+        3 => select(&WRITTEN[..]).prop_map(Forgery::Linked),
         1 => (file(), name()).prop_map(|(at, name)| Forgery::Rename(at, name)),
         1 => (file(), name()).prop_map(|(at, name)| Forgery::Link(at, name)),
         4 => (file(), no_edits_or_some, index(), name())
             .prop_map(|(of, edits, at, name)| Forgery::Copy(of, edits, at, name)),
         3 => (any::<bool>(), vec(line, 1..3)).prop_map(|(is_old, lines)| Forgery::Lines(is_old, lines)),
-        3 => (file(), select(&HOWS[..])).prop_map(|(at, how)| Forgery::OfRoot(at, how)),
+        6 => (file(), select(&HOWS[..])).prop_map(|(at, how)| Forgery::OfRoot(at, how)),
         2 => (file(), user()).prop_map(|(at, user)| Forgery::Owner(at, user)),
         1 => (file(), select(&MODES[..])).prop_map(|(at, mode)| Forgery::Mode(at, mode)),
         3 => (index(), select(instead.to_vec())).prop_map(|(at, instead)| Forgery::Directory(at, instead)),

@@ -4,8 +4,8 @@
 //! Each case changes some files and directories of a store that has every kind of them, runs some commands under
 //! strace(1), one after the other, and looks at what they did. `STRANGER_CASES` says how many cases there are. A case
 //! that fails is shown as small as it can be made, and is the same again with the same `STRANGER_SEED`;
-//! `STRANGER_ONLY=TEXT` runs only the cases whose text contains that. `STRANGER_COUNTS=1` goes on after a fault, and says
-//! how many cases had which kind of fault.
+//! `STRANGER_ONLY=TEXT` runs only the cases whose text contains that. `STRANGER_COUNTS=1` goes on after a fault, shows the
+//! first of each kind, and says how many cases had which.
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, unreachable_pub)]
 #![allow(
@@ -19,8 +19,9 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
-mod directories;
+mod flaws;
 mod forgery;
+mod links;
 mod store;
 mod witness;
 
@@ -35,7 +36,8 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use forgery::{Forgery, Whose};
-use store::{Kept, STORES, Stranger, Surroundings, Template};
+use store::{CONFIGURATION, FIFO, Kept, SECRET, STORES, Stranger, Surroundings, Template};
+use witness::{Program, TESTED};
 
 /// Names that the store has locks of, others, and paths.
 const NAMES: [&str; 18] = [
@@ -59,8 +61,9 @@ const NAMES: [&str; 18] = [
     "./store/x.lock",
 ];
 
-/// What root does; `N` stands for a name.
-const COMMANDS: [&str; 52] = [
+/// What root does; `N` stands for a name, `FIFO` for one of the stranger, and `FILE` for files that are no
+/// configuration.
+const COMMANDS: [&str; 63] = [
     "check -v N",
     "check --json N",
     "check -q --available -s N",
@@ -113,10 +116,26 @@ const COMMANDS: [&str; 52] = [
     "history N --summary",
     "history --json --failed --since 1d",
     "doctor --quick",
+    "TZ=/dev/zero check -v N",
+    "TZ=:FIFO list -v",
+    "TZ=FIFO history N",
+    "ONEHOLD_CONFIG=FILE.0 check N",
+    "ONEHOLD_CONFIG=FILE.1 list --json",
+    "ONEHOLD_CONFIG=FIFO run -n N -- true",
+    "list --json >&-",
+    "history --json >&-",
+    "cleanup --json >&-",
+    BROKEN_RUN,
+    BROKEN_RUN,
 ];
 
-/// By these, root ends processes, or waits for them.
-const ENDING: [&str; 3] = [
+/// A run that is broken although no signal may be queued to it, which must say so.
+const BROKEN_RUN: &str = "run new, and break it";
+
+/// By these, root ends processes, or waits for them; or says what others have written.
+const FREQUENT: [&str; 5] = [
+    "history",
+    "check -v N",
     "break N --yes --all",
     "run -n N -- true",
     "run -n --force --yes N -- true",
@@ -134,8 +153,8 @@ fn cases(template: &Template) -> impl Strategy<Value = Case> {
     any::<Index>().prop_flat_map(|focus| {
         let lock = template.lock_of(focus);
         let name = prop_oneof![2 => Just(lock), 1 => select(&NAMES[..]).prop_map(str::to_owned)];
-        let ending = select(&ENDING[..]);
-        let command = prop_oneof![1 => ending, 3 => select(&COMMANDS[..])];
+        let frequent = select(&FREQUENT[..]);
+        let command = prop_oneof![1 => frequent, 2 => select(&COMMANDS[..])];
         let command = (command, name).prop_map(|(command, name)| {
             let words = command.split(' ');
             let words: Vec<_> = words
@@ -143,14 +162,19 @@ fn cases(template: &Template) -> impl Strategy<Value = Case> {
                 .collect();
             words.join(" ")
         });
-        let forgeries = vec(forgery::forgery(focus), 1..5);
-        (select(&STORES[..]), forgeries, vec(command, 1..5)).prop_map(
-            |(store, forgeries, commands)| Case {
-                store,
-                forgeries,
-                commands,
-            },
-        )
+        let stores = select(&STORES[..]).prop_flat_map(move |store| {
+            let forgery = if store.is_roots_own() {
+                forgery::lock(focus).boxed()
+            } else {
+                forgery::forgery(focus).boxed()
+            };
+            (Just(store), vec(forgery, 1..5))
+        });
+        (stores, vec(command, 1..5)).prop_map(|((store, forgeries), commands)| Case {
+            store,
+            forgeries,
+            commands,
+        })
     })
 }
 
@@ -168,25 +192,59 @@ const SLOW: &str = "slow";
 /// The exit code of the command before, and the time since the boot in seconds.
 const AFTER: &str = "code=$?; read -r time _ </proc/uptime; echo $code $time\n";
 
+/// What the lines of [`BROKEN_RUN`] begin with.
+const SAYS: &str = "the run that is broken: ";
+
 /// A command as a line of a script.
-fn line(command: &str) -> String {
+fn line(stranger: &Stranger<'_>, command: &str) -> String {
+    if command == BROKEN_RUN {
+        let run = "prlimit --sigpending=0 onehold run -n new -- sh -c 'echo begins; exec sleep 1'";
+        return format!(
+            "{{ {run} 2>&1; echo exits with $?; }} | while read -r said; do echo \"{SAYS}$said\" >&2; \
+            [ \"$said\" != begins ] || onehold break new --yes >&2; done; true; {AFTER}"
+        );
+    }
+    let (settings, command) = match command.split_once(' ') {
+        Some((setting, command)) if setting.contains('=') => {
+            let fifo = stranger.env().path(FIFO);
+            let file = stranger.outside().join(CONFIGURATION);
+            let setting = setting.replace("FIFO", fifo.to_str().unwrap());
+            (setting.replace("FILE", file.to_str().unwrap()), command)
+        }
+        _ => (String::new(), command),
+    };
     // It runs until it is ended.
     let bounded = if command.contains("--watch") {
         "timeout --foreground 0.3 "
     } else {
         ""
     };
-    format!("{bounded}onehold {command} >/dev/null; {AFTER}")
+    let to = if command.ends_with(CLOSED) { "" } else { ">&2" };
+    format!("{settings} {bounded}onehold {command} {to}; {AFTER}")
 }
 
-fn check(template: &Template, around: &Surroundings, case: &Case) -> Result<(), String> {
+/// At the end of a command that has no stdout.
+const CLOSED: &str = ">&-";
+
+fn check(
+    template: &Template,
+    around: &Surroundings,
+    case: &Case,
+    program: Program<'_>,
+) -> Result<(), Failure> {
     // The last one: `hold` is canceled by the end of its stdin.
     const CODES: [&str; 12] = [
         "0", "1", "2", "3", "4", "5", "6", "7", "8", "124", "125", "130",
     ];
     let stranger = Stranger::new(template, around, case.store, &case.forgeries);
-    let commands: String = case.commands.iter().map(|command| line(command)).collect();
-    let (output, seen) = witness::run(&stranger, &format!("true; {AFTER}{commands}"));
+    let lines = case.commands.iter();
+    let mut script: String = lines.map(|command| line(&stranger, command)).collect();
+    script.insert_str(0, &format!("true; {AFTER}"));
+    if stranger.is_deep() {
+        // What a recursion would need.
+        script.insert_str(0, "ulimit -n $(ulimit -Hn); ");
+    }
+    let (output, seen) = witness::run(&stranger, &script, program);
     let mut faults = seen.faults(&stranger);
     faults.extend(stranger.faults());
     let told = String::from_utf8_lossy(&output.stderr);
@@ -206,7 +264,7 @@ fn check(template: &Template, around: &Surroundings, case: &Case) -> Result<(), 
     }
     for (before, (command, end)) in ends.iter().zip(case.commands.iter().zip(&ends[1..])) {
         let [began, ended] = [before.1, end.1].map(|time| time.parse::<f64>().unwrap());
-        if !CODES.contains(&end.0) {
+        if !CODES.contains(&end.0) || (end.0 == "0" && command.ends_with(CLOSED)) {
             faults.push(format!("`{command}` exits with {}", end.0));
         }
         let is_long = waits_for_his && command.contains("--force");
@@ -218,19 +276,47 @@ fn check(template: &Template, around: &Surroundings, case: &Case) -> Result<(), 
     if told.contains("panicked") {
         faults.push("a panic".to_owned());
     }
+    if told.contains(SECRET) {
+        faults.push("prints what only root may read".to_owned());
+    }
+    let of_run = told.lines().filter_map(|line| line.strip_prefix(SAYS));
+    let of_run: Vec<_> = of_run.collect();
+    if of_run == ["begins", "exits with 8"] {
+        faults.push("a broken run says nothing".to_owned());
+    }
     if faults.is_empty() {
         return Ok(());
     }
-    Err(format!(
-        "{}\n{told}\n{}",
-        faults.join("\n"),
-        stranger.shown()
-    ))
+    let shown = format!("{told}\n{}", stranger.shown());
+    Err(Failure { faults, shown })
 }
 
-/// What the witness says of a case, without names and numbers.
-fn kinds_of(why: &str) -> BTreeSet<String> {
-    const KINDS: [&str; 12] = [
+/// What the witness says of a case.
+struct Failure {
+    faults: Vec<String>,
+    /// What the commands have said, and the forged files.
+    shown: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, into: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(into, "{}\n{}", self.faults.join("\n"), self.shown)
+    }
+}
+
+impl Failure {
+    fn has(&self, part: &str) -> bool {
+        self.faults.iter().any(|fault| fault.contains(part))
+    }
+
+    fn is_slowness(&self) -> bool {
+        self.faults.iter().all(|fault| fault.starts_with(SLOW))
+    }
+}
+
+/// The same, without names and numbers.
+fn kinds_of(why: &Failure) -> BTreeSet<String> {
+    const KINDS: [&str; 14] = [
         "signals process",
         "writes:",
         "opens:",
@@ -242,15 +328,28 @@ fn kinds_of(why: &str) -> BTreeSet<String> {
         "outside has changed",
         "exits with",
         "a panic",
+        "prints what only root may read",
+        "a broken run says nothing",
         SLOW,
     ];
-    let kinds = KINDS.into_iter().filter(|kind| why.contains(kind));
+    let kinds = KINDS.into_iter().filter(|kind| why.has(kind));
     let mut kinds: BTreeSet<String> = kinds.map(str::to_owned).collect();
     if kinds.is_empty() {
-        kinds.insert(why.lines().next().unwrap().to_owned());
+        kinds.extend(why.faults.first().cloned());
     }
     kinds
 }
+
+/// Of a seed and a thread the same ones each time.
+fn numbers(seed: u32, thread: u32) -> TestRng {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&seed.to_le_bytes());
+    bytes[4..8].copy_from_slice(&thread.to_le_bytes());
+    TestRng::from_seed(RngAlgorithm::ChaCha, &bytes)
+}
+
+/// Of the short form.
+const CASES: u32 = 400;
 
 fn number_in(variable: &str) -> Option<u32> {
     std::env::var(variable)
@@ -262,7 +361,7 @@ fn number_in(variable: &str) -> Option<u32> {
 #[ignore = "needs root, and strace: apt install strace"]
 fn no_file_of_another_user_makes_root_do_harm() {
     const THREADS: u32 = 8;
-    let count = number_in("STRANGER_CASES").unwrap_or(400);
+    let count = number_in("STRANGER_CASES").unwrap_or(CASES);
     let seed = number_in("STRANGER_SEED").unwrap_or(1);
     let only = std::env::var("STRANGER_ONLY").ok();
     let template = Template::new();
@@ -278,11 +377,7 @@ fn no_file_of_another_user_makes_root_do_harm() {
             max_shrink_time: 60_000,
             ..Config::default()
         };
-        let mut bytes = [0; 32];
-        bytes[..4].copy_from_slice(&seed.to_le_bytes());
-        bytes[4..8].copy_from_slice(&thread.to_le_bytes());
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-        let mut runner = TestRunner::new_with_rng(config, rng);
+        let mut runner = TestRunner::new_with_rng(config, numbers(seed, thread));
         let is_first = Cell::new(false);
         let result = runner.run(&cases(&template), |case| {
             // The others stop; this one makes its case smaller.
@@ -293,11 +388,11 @@ fn no_file_of_another_user_makes_root_do_harm() {
             if !is_first.get() && !only.as_ref().is_none_or(is_asked_for) {
                 return Ok(());
             }
-            let mut checked = check(&template, &around, &case);
+            let mut checked = check(&template, &around, &case, TESTED);
             // A machine that does other things as well is slow now and then.
             for _ in 0..5 {
-                if checked.as_ref().is_err_and(|why| why.starts_with(SLOW)) {
-                    checked = check(&template, &around, &case);
+                if checked.as_ref().is_err_and(Failure::is_slowness) {
+                    checked = check(&template, &around, &case, TESTED);
                 }
             }
             if !is_first.get() {
@@ -308,7 +403,11 @@ fn no_file_of_another_user_makes_root_do_harm() {
             {
                 let mut kinds = kinds.lock().unwrap();
                 for fault in kinds_of(why) {
-                    *kinds.entry(fault).or_default() += 1;
+                    let count = kinds.entry(fault).or_default();
+                    *count += 1;
+                    if *count == 1 {
+                        println!("{case:?}\n{why}");
+                    }
                 }
                 return Ok(());
             }
@@ -322,7 +421,7 @@ fn no_file_of_another_user_makes_root_do_harm() {
                     done.load(Ordering::Relaxed)
                 );
             }
-            checked.map_err(TestCaseError::fail)
+            checked.map_err(|why| TestCaseError::fail(why.to_string()))
         });
         result.err().map(|why| why.to_string())
     };
@@ -360,7 +459,7 @@ fn witness_sees_signals_writes_and_removals() {
     let [sticky, everybodys, own] = [STORES[0], STORES[3], STORES[5]];
     let stranger = |kept| Stranger::new(&template, &around, kept, &[]);
     let check = |stranger: &Stranger<'_>, script: &str| {
-        let (_, seen) = witness::run(stranger, &format!("cd store; {script}"));
+        let (_, seen) = witness::run(stranger, &format!("cd store; {script}"), TESTED);
         let mut faults = seen.faults(stranger);
         faults.extend(stranger.faults());
         faults

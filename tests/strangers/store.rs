@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::forgery::{Edit, Facts, Forgery, How, Instead, Kind, Line, Process, User, Whose};
 use crate::forgery::{edited, fnv};
-use crate::harness::{TestEnv, foreign, wait_until};
+use crate::harness::{TestEnv, example, foreign, wait_until};
 
 /// The user that makes the store.
 pub const STRANGER: u32 = 65_534;
@@ -43,12 +43,13 @@ impl Sleeper {
         Self(command.spawn().unwrap())
     }
 
-    /// A process of the stranger that holds the kernel lock of a file. `None`: it is no regular file, or the
-    /// stranger may not open it.
+    /// A process of the stranger that holds the kernel lock of a file or a directory. `None`: it is something else,
+    /// or the stranger may not open it.
     fn with_lock(file: &Path) -> Option<Self> {
-        fs::symlink_metadata(file)
-            .ok()
-            .filter(fs::Metadata::is_file)?;
+        let facts = fs::symlink_metadata(file).ok()?;
+        if !facts.is_file() && !facts.is_dir() {
+            return None;
+        }
         let mut command = Command::new("flock");
         command
             .args(["--nonblock", "--no-fork"])
@@ -355,7 +356,11 @@ impl Surroundings {
         fs::remove_dir_all(&store).unwrap();
         make_directory(&store, 0);
         template.fill(&store, 0, Layout::Tree);
-        fs::write(store.join("canary"), "canary\n").unwrap();
+        fs::write(store.join("canary"), format!("{SECRET}\n")).unwrap();
+        for (number, text) in ["root:$6$", "key = "].iter().enumerate() {
+            let file = store.join(format!("{CONFIGURATION}.{number}"));
+            fs::write(file, format!("{text}{SECRET}\n")).unwrap();
+        }
         *self.before.borrow_mut() = state_of(&store);
     }
 
@@ -481,8 +486,36 @@ pub struct Kept {
     owner: u32,
     /// Of the directories in it, whose mode is the same.
     owner_of_directories: u32,
-    /// Its path leads through a link of the stranger to a directory of root's.
-    is_linked: bool,
+    path: Leads,
+    content: Content,
+}
+
+/// How the path of a store leads to it. All but the first lead through a link of the stranger to a directory of root's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leads {
+    Straight,
+    /// The link is in place of the store.
+    ByLink,
+    /// In place of its parent.
+    ByParent,
+    /// Behind a link of root's.
+    ByTwoLinks,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// Every kind of file.
+    Full,
+    Empty,
+    /// It is the default one in a home of the stranger, and does not exist yet.
+    Missing,
+}
+
+impl Kept {
+    /// The stranger may read it, and change nothing there.
+    pub const fn is_roots_own(self) -> bool {
+        self.owner == 0 && self.mode & 0o022 == 0
+    }
 }
 
 const fn kept(mode: u32, owner: u32) -> Kept {
@@ -490,11 +523,26 @@ const fn kept(mode: u32, owner: u32) -> Kept {
         mode,
         owner,
         owner_of_directories: STRANGER,
-        is_linked: false,
+        path: Leads::Straight,
+        content: Content::Full,
     }
 }
 
-pub const STORES: [Kept; 8] = [
+const fn led(path: Leads) -> Kept {
+    Kept {
+        path,
+        ..kept(0o755, STRANGER)
+    }
+}
+
+const fn first_used_by_root(mode: u32, content: Content) -> Kept {
+    Kept {
+        content,
+        ..kept(mode, STRANGER)
+    }
+}
+
+pub const STORES: [Kept; 14] = [
     kept(0o1777, 0),
     Kept {
         owner_of_directories: 0,
@@ -505,14 +553,29 @@ pub const STORES: [Kept; 8] = [
     kept(0o2777, STRANGER),
     kept(0o755, STRANGER),
     kept(0o700, STRANGER),
+    led(Leads::ByLink),
+    led(Leads::ByParent),
+    led(Leads::ByTwoLinks),
+    first_used_by_root(0o700, Content::Empty),
+    first_used_by_root(0o755, Content::Empty),
+    first_used_by_root(0o755, Content::Missing),
     Kept {
-        is_linked: true,
-        ..kept(0o755, STRANGER)
+        owner_of_directories: 0,
+        ..kept(0o755, 0)
     },
 ];
 
 /// The record of a live hold of root's, which no command is about.
 const OF_ROOT: &str = "job.lock";
+
+/// Beside the store: a FIFO that nobody writes to, a home of the stranger, and a link in place of the store's parent.
+pub const FIFO: &str = "fifo";
+const HOME: &str = "home";
+const PARENT: &str = "parent";
+
+/// Files outside that are no configuration begin with these names, and have this in them.
+pub const CONFIGURATION: &str = "configuration";
+pub const SECRET: &str = "s3cret-of-root";
 
 /// A store with forged files.
 pub struct Stranger<'a> {
@@ -531,6 +594,15 @@ pub struct Stranger<'a> {
     third_has_written: bool,
     /// Those of the stranger that hold kernel locks.
     lockers: Vec<Sleeper>,
+    is_deep: bool,
+}
+
+impl Drop for Stranger<'_> {
+    fn drop(&mut self) {
+        if self.is_deep {
+            remove(self.env.root.path());
+        }
+    }
 }
 
 impl<'a> Stranger<'a> {
@@ -543,14 +615,30 @@ impl<'a> Stranger<'a> {
         around.revive();
         let env = place();
         let layout = Layout::of(kept.mode);
-        template.fill(&env.store(), STRANGER, layout);
+        make_fifo(&env.path(FIFO));
+        lchown(env.path(FIFO), Some(STRANGER), Some(STRANGER)).unwrap();
+        let owner = if kept.is_roots_own() { 0 } else { STRANGER };
+        if kept.content == Content::Full {
+            template.fill(&env.store(), owner, layout);
+        }
         let of_directories = kept.owner_of_directories;
         for directory in template.directories.iter().skip(1) {
-            if layout == Layout::Tree {
+            if layout == Layout::Tree && kept.content == Content::Full {
                 give(&env.store().join(directory), of_directories, kept.mode);
             }
         }
         give(&env.store(), kept.owner, kept.mode);
+        if kept.is_roots_own() {
+            // As root's first use has left it.
+            let guard = env.store().join(".onehold/guard");
+            fs::create_dir(&guard).unwrap();
+            give(&guard, 0, 0o700);
+        }
+        if kept.content == Content::Missing {
+            fs::remove_dir(env.store()).unwrap();
+            make_directory(&env.path(HOME), STRANGER);
+            give(&env.path(HOME), STRANGER, kept.mode);
+        }
         let mut stranger = Self {
             env,
             template,
@@ -563,26 +651,62 @@ impl<'a> Stranger<'a> {
             forged: Vec::new(),
             third_has_written: false,
             lockers: Vec::new(),
+            is_deep: false,
         };
         let store = stranger.env.store();
-        stranger.put_record_of_root(&store.join(OF_ROOT), &store, "job");
+        if kept.content != Content::Missing {
+            stranger.put_record_of_root(&store.join(OF_ROOT), &store, "job");
+        }
         for forgery in forgeries {
             stranger.forge(forgery);
         }
-        stranger.roots = owned_by_root(&store);
+        stranger.roots = owned_by_root(&stranger.ground());
         stranger.innocent = INNOCENT
             .iter()
             .map(|path| stranger.env.store().join(layout.place(Path::new(path))))
             .filter(|file| is_reached(file) && !stranger.forged.contains(file))
             .filter_map(|file| read(&file).map(|text| (file, text)))
             .collect();
-        if kept.is_linked {
+        if kept.path != Leads::Straight {
             fs::rename(&store, stranger.env.path("theirs")).unwrap();
-            symlink(stranger.outside(), &store).unwrap();
-            lchown(&store, Some(STRANGER), Some(STRANGER)).unwrap();
+            let outside = stranger.outside();
+            let (link, to) = match kept.path {
+                Leads::Straight | Leads::ByLink => (store, &*outside),
+                Leads::ByParent => (stranger.env.path(PARENT), outside.parent().unwrap()),
+                Leads::ByTwoLinks => {
+                    symlink("second", &store).unwrap();
+                    (stranger.env.path("second"), &*outside)
+                }
+            };
+            symlink(to, &link).unwrap();
+            lchown(&link, Some(STRANGER), Some(STRANGER)).unwrap();
             stranger.innocent.clear();
         }
         stranger
+    }
+
+    /// The store, as root names it.
+    pub fn dir(&self) -> PathBuf {
+        match (self.kept.content, self.kept.path) {
+            (Content::Missing, _) => self.env.path(HOME).join(".local/state/onehold"),
+            (_, Leads::ByParent) => self.env.path(PARENT).join("store"),
+            _ => self.env.store(),
+        }
+    }
+
+    /// The home of the stranger that root has still, where no store is named.
+    pub fn home(&self) -> Option<PathBuf> {
+        (self.kept.content == Content::Missing).then(|| self.env.path(HOME))
+    }
+
+    /// Below which root may make files.
+    pub fn ground(&self) -> PathBuf {
+        self.home().unwrap_or_else(|| self.env.store())
+    }
+
+    /// There is a tree that is deeper than a path can be.
+    pub const fn is_deep(&self) -> bool {
+        self.is_deep
     }
 
     /// A record of a live hold of root's: of the lock `name` in `store`.
@@ -618,7 +742,12 @@ impl<'a> Stranger<'a> {
             How::FromElsewhere => self.put_record_of_root(path, &outside, "job"),
             How::SameFromElsewhere => {
                 let name = self.template.lock_of(at);
-                self.put_record_of_root(path, &outside, &name);
+                let place = PathBuf::from(format!("{}.lock", name.replace('/', ".d/")));
+                let path = store.join(self.layout.place(&place));
+                if is_reached(&path) {
+                    self.put_record_of_root(&path, &outside, &name);
+                    self.forged.push(path);
+                }
             }
         }
     }
@@ -714,7 +843,10 @@ impl<'a> Stranger<'a> {
             Forgery::Lines(false, _) => placed(".onehold/events.jsonl".as_ref()),
             Forgery::Directory(at, _)
             | Forgery::OwnerOfDirectory(at, _)
-            | Forgery::ModeOfDirectory(at, _) => directory(at),
+            | Forgery::ModeOfDirectory(at, _)
+            | Forgery::LockDirectory(Some(at)) => directory(at),
+            Forgery::LockDirectory(None) => store.clone(),
+            Forgery::Linked(path) => placed(Path::new(path)),
         };
         if !is_reached(&path) {
             return;
@@ -722,7 +854,9 @@ impl<'a> Stranger<'a> {
         self.forged.push(path.clone());
         match forgery {
             Forgery::Text(_, edits) | Forgery::TextOf(_, edits, _) | Forgery::Lock(_, edits) => {
-                if let Some(text) = read(&path) {
+                if let Some(text) = read(&path)
+                    && !self.kept.is_roots_own()
+                {
                     put(&path, &self.edited(&text, edits));
                 }
                 match forgery {
@@ -744,6 +878,7 @@ impl<'a> Stranger<'a> {
                 put(&path, &text);
             }
             Forgery::Replace(_, kind) => self.replace(&path, *kind),
+            Forgery::Linked(_) => self.replace(&path, Kind::HardLink),
             Forgery::OfRoot(at, how) => self.put_of_root(&path, *at, *how),
             Forgery::Rename(_, name) | Forgery::Link(_, name) => {
                 let new = path.with_file_name(name.of(path.file_name().unwrap().to_str().unwrap()));
@@ -769,6 +904,7 @@ impl<'a> Stranger<'a> {
                 self.replace_directory(&path, *instead);
             }
             Forgery::Directory(..) => {}
+            Forgery::LockDirectory(_) => self.lockers.extend(Sleeper::with_lock(&path)),
         }
     }
 
@@ -816,12 +952,8 @@ impl<'a> Stranger<'a> {
         }
     }
 
-    fn replace_directory(&self, path: &Path, instead: Instead) {
-        match fs::symlink_metadata(path) {
-            Ok(facts) if facts.is_dir() => fs::remove_dir_all(path).unwrap(),
-            Ok(_) => fs::remove_file(path).unwrap(),
-            Err(_) => {}
-        }
+    fn replace_directory(&mut self, path: &Path, instead: Instead) {
+        remove(path);
         match instead {
             Instead::SymlinkOutside => symlink(self.same_outside(path), path).unwrap(),
             Instead::SymlinkToItself => symlink(path, path).unwrap(),
@@ -830,8 +962,14 @@ impl<'a> Stranger<'a> {
             Instead::Fifo => make_fifo(path),
             Instead::Nothing => return,
             Instead::Nested(depth) => {
-                let below: PathBuf = vec!["d.d"; depth].iter().collect();
-                make_directory(&path.join(below), STRANGER);
+                make_directory(path, STRANGER);
+                let mut nest = Command::new(example("programs"));
+                // An earlier change may have closed the way to it.
+                nest.args(["nest", "/proc/self/fd/0", "d.d", &depth.to_string()]);
+                nest.stdin(fs::File::open(path).unwrap());
+                let nested = nest.uid(STRANGER).gid(STRANGER).status().unwrap();
+                assert!(nested.success());
+                self.is_deep |= depth > 1_000;
             }
         }
         lchown(path, Some(STRANGER), Some(STRANGER)).unwrap();
@@ -860,8 +998,10 @@ impl<'a> Stranger<'a> {
             }
         }
         // Where nobody else writes, root leaves nothing that locks the owner out. Records and tickets stay root's.
-        let is_own = self.kept.mode & 0o1022 == 0 && !self.kept.is_linked;
-        let made = owned_by_root(&self.env.store());
+        let is_own = self.kept.mode & 0o1022 == 0
+            && !self.kept.is_roots_own()
+            && self.kept.path == Leads::Straight;
+        let made = owned_by_root(&self.ground());
         for path in made.difference(&self.roots).filter(|_| is_own) {
             let is_forged = self.forged.iter().any(|forged| path.starts_with(forged));
             let facts = fs::symlink_metadata(path).unwrap();
@@ -918,6 +1058,12 @@ fn put(path: &Path, text: &[u8]) {
             before.map_or(0o644, |before| before.mode() & 0o7777),
         );
     }
+}
+
+/// Removes what is there, however deep it is: a recursion has one descriptor for each directory.
+fn remove(path: &Path) {
+    let removed = Command::new("rm").arg("-rf").arg(path).status();
+    assert!(removed.unwrap().success());
 }
 
 /// Removes what is there, but not a directory: `false`.

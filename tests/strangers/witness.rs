@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::harness::output;
-use crate::store::Stranger;
+use crate::store::{CONFIGURATION, Stranger};
 
 const TRACED: &str = "trace=kill,tkill,tgkill,pidfd_send_signal,rt_sigqueueinfo,rt_tgsigqueueinfo,open,openat,openat2,\
     creat,unlink,unlinkat,rename,renameat,renameat2,link,linkat,symlink,symlinkat,mkdir,mkdirat,rmdir,mknod,mknodat,readlink,readlinkat,\
@@ -19,11 +19,37 @@ pub struct Seen {
     lines: Vec<String>,
 }
 
+/// The program that `onehold` is, and how many seconds a case may take.
+#[derive(Clone, Copy)]
+pub struct Program<'a> {
+    /// In this directory. `None`: the one under test.
+    pub directory: Option<&'a Path>,
+    pub seconds: u32,
+}
+
+/// The program under test.
+pub const TESTED: Program<'static> = Program {
+    directory: None,
+    seconds: 60,
+};
+
 /// Runs a shell script in the directory of the store's parent.
-pub fn run(stranger: &Stranger<'_>, script: &str) -> (Output, Seen) {
+pub fn run(stranger: &Stranger<'_>, script: &str, program: Program<'_>) -> (Output, Seen) {
     let file = stranger.env().path("trace");
     let mut strace = stranger.env().command("timeout");
-    strace.args(["-s", "KILL", "60", "strace", "-f", "-qq", "-s", "4096"]);
+    if let Some(directory) = program.directory {
+        let usual = strace.get_envs().find(|(name, _)| *name == "PATH");
+        let usual = usual.and_then(|(_, path)| path).unwrap().to_owned();
+        let first = std::iter::once(directory.to_owned());
+        let path = std::env::join_paths(first.chain(std::env::split_paths(&usual)));
+        strace.env("PATH", path.unwrap());
+    }
+    match stranger.home() {
+        Some(home) => strace.env("HOME", home).env_remove("ONEHOLD_DIR"),
+        None => strace.env("ONEHOLD_DIR", stranger.dir()),
+    };
+    strace.args(["-s", "KILL", &program.seconds.to_string()]);
+    strace.args(["strace", "-f", "-qq", "-s", "4096"]);
     strace.args(["--decode-fds=path,pidfd", "--seccomp-bpf"]);
     strace
         .args(["--signal=none", "-e", TRACED, "-o"])
@@ -106,7 +132,13 @@ impl Seen {
             let removes = ["unlink", "rename", "rmdir"]
                 .iter()
                 .any(|call| name.starts_with(call));
-            let is_fine = !removes || names(arguments).all(may_be_removed);
+            // What gets a name that is free removes nothing there.
+            let count = if arguments.contains("RENAME_NOREPLACE") {
+                1
+            } else {
+                2
+            };
+            let is_fine = !removes || names(arguments).take(count).all(may_be_removed);
             (!is_fine).then(|| format!("removes: {line}"))
         };
         self.lines.iter().filter_map(fault).collect()
@@ -188,11 +220,12 @@ struct Places {
 impl Places {
     fn of(stranger: &Stranger<'_>) -> Self {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let leads_to = fs::canonicalize(stranger.dir());
         Self {
-            store: text(&stranger.env().store()),
+            store: text(&stranger.ground()),
             here: text(stranger.env().root.path()),
             outside: text(&stranger.outside()),
-            leads_to: text(&fs::canonicalize(stranger.env().store()).unwrap()),
+            leads_to: leads_to.map_or_else(|_| String::new(), |path| text(&path)),
             owner_of_sticky: stranger.owner_of_sticky(),
         }
     }
@@ -216,8 +249,10 @@ impl Places {
         let is_write = ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_TMPFILE"]
             .iter()
             .any(|flag| arguments.contains(flag));
-        if path.starts_with(&self.outside) {
-            return Some(format!("opens: {line}"));
+        if let Some(below) = path.strip_prefix(&self.outside) {
+            // The caller's own word.
+            let is_named = !is_write && below[1.min(below.len())..].starts_with(CONFIGURATION);
+            return (!is_named).then(|| format!("opens: {line}"));
         }
         (is_write && !self.may_be_written(path)).then(|| format!("writes: {line}"))
     }

@@ -450,8 +450,8 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// The content of a file, if it exists. `of_machine`: it decides for all users which locks they share, so it must be
 /// root's.
 fn read_text(path: &Path, of_machine: bool) -> anyhow::Result<Option<String>> {
-    match std::fs::File::open(path) {
-        Ok(file) => read_open(file, of_machine).map(Some),
+    match open(path) {
+        Ok(file) => read_open(path, file, of_machine).map(Some),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => Err(error),
     }
@@ -468,11 +468,30 @@ fn cannot_read(path: &Path, error: &std::io::Error) -> anyhow::Error {
     )
 }
 
+/// A FIFO is not waited for.
+fn open(path: &Path) -> std::io::Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    options.read(true).open(path)
+}
+
+/// A FIFO is refused, unless the caller has it open already, as a shell for `<(…)`.
 #[cold]
 #[inline(never)]
-fn read_open(file: std::fs::File, of_machine: bool) -> std::io::Result<String> {
+fn read_open(path: &Path, file: std::fs::File, of_machine: bool) -> std::io::Result<String> {
     check_owner(&file, of_machine)?;
     let mut text = String::new();
+    #[cfg(unix)]
+    let file = if std::os::unix::fs::FileTypeExt::is_fifo(&file.metadata()?.file_type()) {
+        if !path.starts_with("/dev/fd") && !path.starts_with("/proc") {
+            return Err(std::io::Error::other("it is a FIFO"));
+        }
+        std::fs::File::open(path)?
+    } else {
+        file
+    };
+    let _ = path;
     let read = file.take(MAX_CONFIG_BYTES + 1).read_to_string(&mut text)?;
     if read as u64 > MAX_CONFIG_BYTES {
         return Err(std::io::Error::other("longer than 1 MiB"));
