@@ -29,27 +29,28 @@ mod scenario;
 mod scheduler;
 mod start;
 mod tracee;
+#[path = "../tracer/mod.rs"]
+mod tracer;
 
 use std::env;
 use std::fmt::Write;
-use std::fs;
 use std::sync::Mutex;
 
 use calls::IN_SECTION;
 use exploration::{Bounds, explore};
 use flaws::{FLAWS, Flaw};
-use scenario::{Place, Scenario, Schedule, Step, scenarios};
 use outcomes::Expected;
+use scenario::{Place, Scenario, Schedule, Step, scenarios};
 
 /// Calls something for each of these on each processor: trials of one scheduler share one.
 fn for_each_on_all_processors<T: Sync>(items: &[T], act: impl Fn(&T, &Place) + Sync) {
     let next = Mutex::new(items.iter());
     let processors = std::thread::available_parallelism().unwrap().get();
     std::thread::scope(|scope| {
-        for processor in 0..processors.min(items.len()) {
+        for _ in 0..processors.min(items.len()) {
             let (next, act) = (&next, &act);
             scope.spawn(move || {
-                stay_on(processor);
+                harness::stay_on_one_processor();
                 let root = harness::disk::directory();
                 let place = Place::new(root.path());
                 loop {
@@ -60,19 +61,6 @@ fn for_each_on_all_processors<T: Sync>(items: &[T], act: impl Fn(&T, &Place) + S
             });
         }
     });
-}
-
-/// On one of the processors that this thread may use, the first of which is 0.
-fn stay_on(processor: usize) {
-    let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: the sets are live locals of the size that is passed.
-    unsafe {
-        let [mut may_use, mut own]: [libc::cpu_set_t; 2] = std::mem::zeroed();
-        libc::sched_getaffinity(0, size, &raw mut may_use);
-        let mut all = (0..size * 8).filter(|one| libc::CPU_ISSET(*one, &may_use));
-        libc::CPU_SET(all.nth(processor).unwrap(), &mut own);
-        libc::sched_setaffinity(0, size, &raw const own);
-    }
 }
 
 fn number(variable: &str) -> Option<usize> {
