@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::faults::{Ended, Fault, First, Then, trace_and};
 use crate::harness::innocents::Innocents;
 use crate::harness::{self, Running, TestEnv, for_all};
-use crate::tracer::{Ended, Fault, First, Then, trace_and};
 
 struct Wait {
     words: &'static [&'static str],

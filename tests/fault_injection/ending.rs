@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::faults::{Ended, Fault, LOOKS, Role, Then, trace, trace_and};
 use crate::harness::{Running, for_all, wait_until};
 use crate::sandbox::Sandbox;
-use crate::tracer::{Ended, Fault, LOOKS, Role, Then, trace, trace_and};
 
 /// A tree of processes that are all listed in `work`, some of which take their time.
 const WORK: &str = "note() { echo $BASHPID >> work; }; export -f note; note; \

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
+use crate::faults::{Ended, Fault, Role, Then, trace, trace_and};
 use crate::harness::{dead_pid, for_all, foreign};
 use crate::sandbox::Sandbox;
-use crate::tracer::{Ended, Fault, Role, Then, trace, trace_and};
 
 const RENAMEAT2: u64 = 316;
 

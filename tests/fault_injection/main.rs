@@ -18,17 +18,19 @@ use nix::errno::Errno;
 
 mod canceling;
 mod ending;
+mod faults;
 mod foreign_interleaving;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod meanwhile;
 mod numbers;
 mod sandbox;
+#[path = "../tracer/mod.rs"]
 mod tracer;
 
+use faults::{Ended, Fault, LOOKS, NEVER_FAILING, Role, Then, trace, trace_and};
 use harness::{dead_pid, for_all, foreign};
 use sandbox::{CRITICAL_SECTION, DISPLACED_COMMAND, Sandbox};
-use tracer::{Ended, Fault, LOOKS, NEVER_FAILING, Role, Then, trace, trace_and};
 
 /// One invocation of a verb, and the store in which it runs.
 struct Scenario {

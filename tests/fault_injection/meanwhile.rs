@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::spawn;
 
+use crate::faults::{Ended, Fault, Role, Then, trace, trace_and};
 use crate::harness::innocents::Innocents;
 use crate::harness::{
     Running, TestEnv, exit_code, for_all, is_blocked_in_flock, wait_until, watches_a_file,
 };
-use crate::tracer::{Ended, Fault, Role, Then, trace, trace_and};
 
 // System calls on x86-64.
 const CLONE: u64 = 56;

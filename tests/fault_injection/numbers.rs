@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
+use crate::faults::{Ended, Fault, Role, Then, trace_and};
 use crate::harness::innocents::Innocents;
 use crate::harness::{Signal, TestEnv, disk, for_all, wait_until};
-use crate::tracer::{Ended, Fault, Role, Then, trace_and};
 
 /// How the lock is held, and where the record is.
 const HOLDS: [(&str, &str); 3] = [

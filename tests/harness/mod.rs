@@ -371,6 +371,11 @@ pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap()
 }
 
+/// What a command has said on stderr.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 /// What `--json` has printed: exactly one object, on one line, as onehold-json(5) says.
 #[track_caller]
 pub fn json_object(bytes: &[u8]) -> Value {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use libc::user_regs_struct as Registers;
 use nix::unistd::Pid;
 
-use crate::tracee::{Identity, identity, number_at, open_file, open_path, polls_now, text_at};
+use crate::tracee::{Identity, identity, open_file, open_path, polls_now, text_at};
+use crate::tracer::number_at;
 
 /// Calls that stop the process. All others cost nothing.
 pub const STOPPING: [i64; 58] = [

@@ -4,7 +4,7 @@
 //! By default 20 orders of each scenario are tried, with one preemption at most. `INTERLEAVING_PREEMPTIONS=2` tries all
 //! with two, `INTERLEAVING_TRIALS=N` so many of them, `INTERLEAVING_ONLY=NAME,NAME` some scenarios.
 //! `INTERLEAVING_REPLAY='NAME SCHEDULE'` and the test `replay` run one schedule and print each step of it.
-//! `INTERLEAVING_SENTENCES=write` adds what is said to `sentences.txt`, to be read before it is committed.
+//! What they come to is in `outcomes.txt`, and how that is said in `wording.txt`.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(missing_docs, unreachable_pub)]
 #![allow(
@@ -24,20 +24,22 @@ mod exploration;
 mod flaws;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod outcomes;
 mod scenario;
 mod scheduler;
 mod start;
 mod tracee;
+#[path = "../tracer/mod.rs"]
+mod tracer;
 
-use std::collections::BTreeSet;
 use std::env;
 use std::fmt::Write;
-use std::fs;
 use std::sync::Mutex;
 
 use calls::IN_SECTION;
-use exploration::{Bounds, Explored, explore};
+use exploration::{Bounds, explore};
 use flaws::{FLAWS, Flaw};
+use outcomes::Expected;
 use scenario::{Place, Scenario, Schedule, Step, scenarios};
 
 /// Calls something for each of these on each processor: trials of one scheduler share one.
@@ -45,10 +47,10 @@ fn for_each_on_all_processors<T: Sync>(items: &[T], act: impl Fn(&T, &Place) + S
     let next = Mutex::new(items.iter());
     let processors = std::thread::available_parallelism().unwrap().get();
     std::thread::scope(|scope| {
-        for processor in 0..processors.min(items.len()) {
+        for _ in 0..processors.min(items.len()) {
             let (next, act) = (&next, &act);
             scope.spawn(move || {
-                stay_on(processor);
+                harness::stay_on_one_processor();
                 let root = harness::disk::directory();
                 let place = Place::new(root.path());
                 loop {
@@ -59,19 +61,6 @@ fn for_each_on_all_processors<T: Sync>(items: &[T], act: impl Fn(&T, &Place) + S
             });
         }
     });
-}
-
-/// On one of the processors that this thread may use, the first of which is 0.
-fn stay_on(processor: usize) {
-    let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: the sets are live locals of the size that is passed.
-    unsafe {
-        let [mut may_use, mut own]: [libc::cpu_set_t; 2] = std::mem::zeroed();
-        libc::sched_getaffinity(0, size, &raw mut may_use);
-        let mut all = (0..size * 8).filter(|one| libc::CPU_ISSET(*one, &may_use));
-        libc::CPU_SET(all.nth(processor).unwrap(), &mut own);
-        libc::sched_setaffinity(0, size, &raw const own);
-    }
 }
 
 fn number(variable: &str) -> Option<usize> {
@@ -88,34 +77,6 @@ fn chosen(processes: usize) -> Vec<Scenario> {
     scenarios
 }
 
-const SENTENCES: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/tests/interleaving/sentences.txt"
-);
-
-/// `SCENARIO PROCESS CODE TEXT` of each sentence that is not in `sentences.txt`, and a schedule in which it is said.
-fn untrue(scenario: &Scenario, explored: &Explored) -> Vec<(String, String)> {
-    let allowed = fs::read_to_string(SENTENCES).unwrap_or_default();
-    let allowed: BTreeSet<&str> = allowed.lines().collect();
-    let line = |((number, code, said), schedule): (&(usize, i32, String), &String)| {
-        let process = char::from(b'A' + *number as u8);
-        let line = format!("{} {process} {code} {said}", scenario.name);
-        (line, schedule.clone())
-    };
-    let mut lines: Vec<(String, String)> = explored.said.iter().map(line).collect();
-    lines.retain(|(line, _)| !allowed.contains(line.as_str()));
-    lines
-}
-
-fn add_sentences(mut lines: BTreeSet<String>) {
-    static FILE: Mutex<()> = Mutex::new(());
-    let _file = FILE.lock().unwrap();
-    let before = fs::read_to_string(SENTENCES).unwrap_or_default();
-    lines.extend(before.lines().map(str::to_owned));
-    let lines: Vec<String> = lines.into_iter().collect();
-    fs::write(SENTENCES, lines.join("\n") + "\n").unwrap();
-}
-
 fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
     let bounds = Bounds {
         preemptions,
@@ -123,7 +84,7 @@ fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
         stops_at_fault: false,
     };
     let faults = Mutex::new(String::new());
-    let said = Mutex::new(BTreeSet::new());
+    let expected = Expected::new();
     for_each_on_all_processors(scenarios, |scenario, place| {
         let began = std::time::Instant::now();
         let explored = explore(place, scenario, &bounds, None);
@@ -163,14 +124,9 @@ fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
             )
             .unwrap();
         }
-        let lines = untrue(scenario, &explored);
-        for (line, schedule) in &lines {
+        for (miss, schedule) in expected.misses(scenario, &explored) {
             let name = &scenario.name;
-            writeln!(
-                text,
-                "not in sentences.txt, INTERLEAVING_REPLAY='{name} {schedule}': {line}"
-            )
-            .unwrap();
+            writeln!(text, "INTERLEAVING_REPLAY='{name} {schedule}': {miss}").unwrap();
         }
         // A number that a process of the machine got again is not in our hands.
         let tolerated = if scenario.is_closed() {
@@ -187,12 +143,7 @@ fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
             .unwrap();
         }
         faults.lock().unwrap().push_str(&text);
-        let lines = lines.into_iter().map(|(line, _)| line);
-        said.lock().unwrap().extend(lines);
     });
-    if env::var("INTERLEAVING_SENTENCES").is_ok_and(|value| value == "write") {
-        add_sentences(said.into_inner().unwrap());
-    }
     let faults = faults.into_inner().unwrap();
     assert!(faults.is_empty(), "\n{faults}");
 }
@@ -367,7 +318,7 @@ fn each_planted_flaw_is_found() {
         trials: number("INTERLEAVING_TRIALS").unwrap_or(400),
         stops_at_fault: true,
     };
-    let missed = Mutex::new(Vec::new());
+    let (expected, missed) = (Expected::new(), Mutex::new(Vec::new()));
     for_each_on_all_processors(&flaws, |flaw, place| {
         let mut trials = 0;
         for name in flaw.scenarios {
@@ -382,9 +333,9 @@ fn each_planted_flaw_is_found() {
                 );
                 return;
             }
-            if let Some((line, schedule)) = untrue(&scenario, &explored).first() {
+            if let Some((miss, schedule)) = expected.misses(&scenario, &explored).first() {
                 println!(
-                    "{}: {trials} schedules, `{name} {schedule}`, said {line}",
+                    "{}: {trials} schedules, `{name} {schedule}`: {miss}",
                     flaw.name
                 );
                 return;

@@ -39,6 +39,27 @@ impl Scenario {
     pub fn is_closed(&self) -> bool {
         self.before_each.is_empty()
     }
+
+    /// `SCENARIO PROCESS VERB`.
+    pub fn invocation(&self, process: usize) -> String {
+        let words = &self.processes[process];
+        // The value of an option is behind it.
+        let verb = &words[if words[0].starts_with('-') { 2 } else { 0 }];
+        let letter = char::from(b'A' + process as u8);
+        format!("{} {letter} {verb}", self.name)
+    }
+
+    /// Its invocations with each exit code that they may have.
+    pub fn ends(&self) -> Vec<(String, i32)> {
+        let numbered = self.codes.iter().enumerate();
+        let with = |(number, codes): (usize, &Vec<i32>)| {
+            let codes = codes.clone().into_iter();
+            codes
+                .map(|code| (self.invocation(number), code))
+                .collect::<Vec<_>>()
+        };
+        numbered.flat_map(with).collect()
+    }
 }
 
 fn words(text: &str) -> Vec<String> {
@@ -449,7 +470,7 @@ fn without_details(text: &str, root: &Path) -> String {
         let end = rest.find([',', '\n']).unwrap_or(rest.len());
         out = format!("{before}{of_user}USER{}", &rest[end..]);
     }
-    out.replace('\n', "\\n")
+    out
 }
 
 fn empty(directory: &Path) {

@@ -1,6 +1,6 @@
 //! Runs a few processes under ptrace(2), one at a time. Time is virtual: it passes only when all of them sleep.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
@@ -8,18 +8,18 @@ use std::time::{Duration, SystemTime};
 
 use libc::user_regs_struct as Registers;
 use nix::errno::Errno;
-use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::calls::{Call, Examiner, Files, IN_SECTION, STOPPING};
 use crate::flaws::{Change, Flaw};
 use crate::start::{Launcher, OF_LAUNCHER, Start};
 use crate::tracee::{
-    Sleep, end_at_once, end_by_signal, has_signal, hide_vdso, is_free, memory, open_path,
-    polls_now, send, show_as_running, signaled, thread_group, write_memory,
+    Sleep, end_at_once, end_by_signal, has_signal, hide_vdso, is_free, open_path, polls_now, send,
+    show_as_running, signaled, thread_group,
 };
+use crate::tracer::{Event, Tracees, Until, file_number_of, memory, write_memory};
 
 /// What a process waits for, as the scheduler sees it.
 enum State {
@@ -90,7 +90,7 @@ pub struct Scheduler<'a> {
     flaw: Option<Flaw>,
     tasks: Vec<Task>,
     roots: Vec<Pid>,
-    unknown: HashSet<Pid>,
+    tracees: Tracees,
     children: HashMap<usize, usize>,
     timers: HashMap<(Pid, u64), Timer>,
     files: Files,
@@ -115,12 +115,7 @@ pub struct Scheduler<'a> {
 
 impl Drop for Scheduler<'_> {
     fn drop(&mut self) {
-        for task in &self.tasks {
-            let _ = nix::sys::signal::kill(task.pid, Signal::SIGKILL);
-        }
-        for pid in &self.unknown {
-            let _ = nix::sys::signal::kill(*pid, Signal::SIGKILL);
-        }
+        self.tracees.kill_all();
         while waitpid(None, Some(WaitPidFlag::__WNOTHREAD)).is_ok() {}
     }
 }
@@ -138,7 +133,7 @@ impl<'a> Scheduler<'a> {
             flaw,
             tasks: Vec::new(),
             roots: Vec::new(),
-            unknown: HashSet::new(),
+            tracees: Tracees::new(Until::Filter),
             children: HashMap::new(),
             timers: HashMap::new(),
             files: Files::default(),
@@ -160,18 +155,7 @@ impl<'a> Scheduler<'a> {
     /// Starts a process, which stops before its first call that others can see.
     pub fn start(&mut self, launcher: &Launcher, command: &Command, output: &File) {
         let pid = launcher.start(&Start::new(command, output));
-        waitpid(pid, Some(WaitPidFlag::__WALL)).unwrap();
-        ptrace::setoptions(
-            pid,
-            Options::PTRACE_O_TRACESECCOMP
-                | Options::PTRACE_O_TRACESYSGOOD
-                | Options::PTRACE_O_TRACEFORK
-                | Options::PTRACE_O_TRACEVFORK
-                | Options::PTRACE_O_TRACECLONE
-                | Options::PTRACE_O_TRACEEXEC
-                | Options::PTRACE_O_EXITKILL,
-        )
-        .unwrap();
+        self.tracees.add(pid);
         let tree = self.roots.len();
         self.roots.push(pid);
         self.exit_codes.push(None);
@@ -385,8 +369,6 @@ impl<'a> Scheduler<'a> {
 
     /// Waits until each process has stopped, sleeps, or has ended.
     fn settle(&mut self) {
-        // Of all kinds, since they are traced; but not for the launcher.
-        let flags = WaitPidFlag::__WNOTHREAD;
         let mut looks = 0_u64;
         loop {
             let mut runs = false;
@@ -414,18 +396,11 @@ impl<'a> Scheduler<'a> {
                 self.hung = true;
                 return;
             }
-            let status = if may_sleep {
-                waitpid(None, Some(flags | WaitPidFlag::WNOHANG))
-            } else {
-                waitpid(None, Some(flags))
-            };
-            match status {
-                Ok(WaitStatus::StillAlive) => {
-                    std::thread::yield_now();
-                }
-                Ok(status) => {
+            match self.tracees.next(!may_sleep) {
+                Ok(None) => std::thread::yield_now(),
+                Ok(Some((pid, event))) => {
                     looks = 0;
-                    self.event(status);
+                    self.event(pid, event);
                 }
                 Err(Errno::ECHILD) => {
                     self.tasks.clear();
@@ -441,51 +416,22 @@ impl<'a> Scheduler<'a> {
         self.tasks.iter().position(|task| task.pid == pid)
     }
 
-    fn event(&mut self, status: WaitStatus) {
-        match status {
-            WaitStatus::Exited(pid, code) => self.ended(pid, code),
-            WaitStatus::Signaled(pid, signal, _) => self.ended(pid, -(signal as i32)),
-            WaitStatus::PtraceSyscall(pid) => {
-                if let Some(at) = self.position(pid) {
-                    self.returned(at);
-                }
+    fn event(&mut self, pid: Pid, event: Event) {
+        if let Event::Ended(end) = event {
+            return self.ended(pid, end.unwrap_or_else(|signal| -(signal as i32)));
+        }
+        let Some(at) = self.position(pid) else {
+            return;
+        };
+        match event {
+            Event::Call => self.returned(at),
+            Event::Filtered => self.before_call(at),
+            Event::Executed => self.executed(at),
+            Event::Created(new, _) => {
+                self.add(new, self.tasks[at].tree);
+                self.tracees.go_on(pid, None);
             }
-            WaitStatus::PtraceEvent(pid, _, event) => {
-                let Some(at) = self.position(pid) else {
-                    return;
-                };
-                match event {
-                    libc::PTRACE_EVENT_SECCOMP => self.before_call(at),
-                    libc::PTRACE_EVENT_EXEC => self.executed(at),
-                    libc::PTRACE_EVENT_FORK
-                    | libc::PTRACE_EVENT_VFORK
-                    | libc::PTRACE_EVENT_CLONE => {
-                        let tree = self.tasks[at].tree;
-                        if let Ok(new) = ptrace::getevent(pid) {
-                            let new = Pid::from_raw(new as i32);
-                            self.add(new, tree);
-                            if self.unknown.remove(&new) {
-                                let _ = ptrace::cont(new, None);
-                            }
-                        }
-                        let _ = ptrace::cont(pid, None);
-                    }
-                    _ => {
-                        let _ = ptrace::cont(pid, None);
-                    }
-                }
-            }
-            // The first stop of a new process can be seen before the event of its parent.
-            WaitStatus::Stopped(pid, _) if self.position(pid).is_none() => {
-                self.unknown.insert(pid);
-            }
-            WaitStatus::Stopped(pid, Signal::SIGSTOP | Signal::SIGTRAP) => {
-                let _ = ptrace::cont(pid, None);
-            }
-            WaitStatus::Stopped(pid, signal) => {
-                let _ = ptrace::cont(pid, signal);
-            }
-            _ => {}
+            Event::Ended(_) | Event::Stepped | Event::GoesOn => {}
         }
     }
 
@@ -749,11 +695,12 @@ impl<'a> Scheduler<'a> {
                 let _ = ptrace::setregs(task.pid, registers);
             }
             Some(Return::Stat(text)) => show_as_running(task.pid, text, registers.rax),
-            // Where struct stat has it.
-            Some(Return::Number(number)) if registers.rax == 0 => {
-                write_memory(task.pid, registers.rdx + 8, &number.to_ne_bytes());
+            Some(Return::Number(number)) => {
+                if let Some(address) = file_number_of(&registers) {
+                    write_memory(task.pid, address, &number.to_ne_bytes());
+                }
             }
-            Some(Return::Number(_)) | None => {}
+            None => {}
         }
         let _ = ptrace::cont(task.pid, None);
     }

@@ -3,13 +3,14 @@
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 use crate::calls::Call;
+use crate::tracer::{memory, write_memory};
 
 /// Reads a string of a process.
 pub fn text_at(pid: Pid, address: u64) -> String {
@@ -28,28 +29,6 @@ pub fn text_at(pid: Pid, address: u64) -> String {
         bytes.extend(part);
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-pub fn memory(pid: Pid, address: u64, into: &mut [u8]) -> Option<()> {
-    let local = libc::iovec {
-        iov_base: into.as_mut_ptr().cast(),
-        iov_len: into.len(),
-    };
-    let remote = libc::iovec {
-        iov_base: address as *mut _,
-        iov_len: into.len(),
-    };
-    // SAFETY: the first range is a live buffer; the second one is of another process.
-    let read = unsafe {
-        libc::process_vm_readv(pid.as_raw(), &raw const local, 1, &raw const remote, 1, 0)
-    };
-    (read == into.len().cast_signed()).then_some(())
-}
-
-/// The first number of a structure.
-pub fn number_at(pid: Pid, address: u64) -> u64 {
-    let mut bytes = [0; 8];
-    memory(pid, address, &mut bytes).map_or(0, |()| u64::from_ne_bytes(bytes))
 }
 
 /// Whether a timeout is zero.
@@ -105,16 +84,6 @@ pub fn identity(path: &Path, follows: bool) -> Option<Identity> {
 pub fn send(task: Pid, signal: i32) {
     // SAFETY: a thread that is traced by this one, and so not reaped yet.
     unsafe { libc::syscall(libc::SYS_tkill, task.as_raw(), signal) };
-}
-
-pub fn write_memory(pid: Pid, address: u64, bytes: &[u8]) {
-    // Also what the process itself may not write: its code.
-    let file = File::options()
-        .write(true)
-        .custom_flags(libc::O_CLOEXEC)
-        .open(format!("/proc/{pid}/mem"))
-        .unwrap();
-    file.write_all_at(bytes, address).unwrap();
 }
 
 /// Without it, the process asks the kernel for the time, where it can be answered.

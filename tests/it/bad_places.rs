@@ -6,11 +6,12 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::harness::{Running, Signal, TestEnv, exit_code, output, wait_until};
-use rustix::fs::{FileType, Mode, OFlags, mkdirat, open, openat};
+use crate::harness::{Running, Signal, TestEnv, exit_code, output, stderr, wait_until};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, mkdirat, open, openat};
 
 /// More than the stack, the descriptors and a name are enough for.
 const DEPTH: usize = 6_000;
@@ -505,4 +506,121 @@ fn run_that_loses_its_lock_says_where_the_store_is() {
         said.contains("was lost: its store does not exist any more"),
         "{said}"
     );
+}
+
+/// Puts files that do not belong to onehold into its own directories.
+fn add_stray_files(env: &TestEnv) {
+    env.done(["acquire", "x", "--ttl", "1h"]);
+    for directory in ["store/.onehold", "store/.onehold/waiting"] {
+        let directory = env.path(directory);
+        fs::create_dir_all(directory.join("folder.lock/folder")).unwrap();
+        fs::create_dir(directory.join("folder")).unwrap();
+        for file in ["file", "file.lock", "folder/0", "folder.lock/folder/0"] {
+            fs::write(directory.join(file), "stray\n").unwrap();
+        }
+        for fifo in ["fifo", "fifo.lock"] {
+            let made = Command::new("mkfifo").arg(directory.join(fifo)).status();
+            assert!(made.unwrap().success());
+        }
+        std::os::unix::fs::symlink("/nowhere", directory.join("link")).unwrap();
+    }
+}
+
+#[test]
+fn list_succeeds_with_stray_files_in_the_stores_own_directory() {
+    let env = TestEnv::new();
+    add_stray_files(&env);
+    let output = env.output(["list"]);
+    assert_eq!(exit_code(output.status), 0, "{}", stderr(&output));
+    assert_eq!(env.json(["list"])["locks"][0]["name"], "x");
+}
+
+#[test]
+fn cleanup_succeeds_with_stray_files_in_the_stores_own_directory() {
+    let env = TestEnv::new();
+    add_stray_files(&env);
+    env.create_zombie("y");
+    let output = env.output(["cleanup"]);
+    assert_eq!(exit_code(output.status), 0, "{}", stderr(&output));
+    assert_eq!(env.left_in_store(), ["x.lock"]);
+}
+
+#[test]
+fn free_lock_is_taken_when_the_queue_directory_is_a_file() {
+    let env = TestEnv::new();
+    env.done(["run", "x", "--", "true"]);
+    let waiting = env.path("store/.onehold/waiting");
+    let _ = fs::remove_dir_all(&waiting);
+    fs::write(&waiting, "stray\n").unwrap();
+    for run in [&["run", "x"][..], &["run", "-w", "10", "x"]] {
+        let output = env.output([run, &["--", "true"]].concat());
+        assert_eq!(exit_code(output.status), 0, "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn file_size_limit_is_an_error_that_names_it_and_leaves_no_lock() {
+    let env = TestEnv::new();
+    env.done(["run", "x", "--", "true"]);
+    for (words, code) in [("acquire x --ttl 1h", 1), ("run x -- touch ran", 125)] {
+        let script = format!("ulimit -f 0; exec onehold {words}");
+        let output = output(&mut env.shell(&script));
+        let stderr = stderr(&output);
+        assert_eq!(exit_code(output.status), code, "{words}: {stderr}");
+        let message = stderr.to_lowercase();
+        assert!(
+            message.contains("file size") || message.contains("file too large"),
+            "{words}: {stderr}"
+        );
+        assert_eq!(env.left_in_store(), [""; 0], "{words}");
+    }
+    assert!(!env.path("ran").exists());
+}
+
+#[test]
+fn journal_over_the_file_size_limit_does_not_fail_a_takeover() {
+    let env = TestEnv::new();
+    env.create_zombie("x");
+    let journal = format!("{{\"padding\": \"{}\"}}\n", "x".repeat(200_000));
+    fs::write(env.path("store/.onehold/events.jsonl"), journal).unwrap();
+    // The limit is 64 KiB at most, whatever the unit of this shell is.
+    let script = "ulimit -f 64; exec onehold acquire x --ttl 1h";
+    let output = output(&mut env.shell(script));
+    assert_eq!(exit_code(output.status), 0, "{}", stderr(&output));
+    assert_eq!(env.lock("x")["state"], "held");
+}
+
+/// Locks the directory of a store, as any process can that may read it.
+fn lock_store_directory(env: &TestEnv) -> fs::File {
+    env.done(["run", "x", "--", "true"]);
+    let directory = fs::File::open(env.store()).unwrap();
+    flock(&directory, FlockOperation::LockExclusive).unwrap();
+    directory
+}
+
+#[test]
+fn wait_continues_while_the_store_directory_is_locked() {
+    let env = TestEnv::new();
+    let locked = lock_store_directory(&env);
+    let started = Instant::now();
+    let mut run = env.start(["run", "-w", "5m", "x", "--", "touch", "ran"]);
+    wait_until("12 seconds have passed, or the run has ended", || {
+        run.has_ended() || started.elapsed() > Duration::from_secs(12)
+    });
+    assert!(!run.has_ended(), "ended after {:?}", started.elapsed());
+    drop(locked);
+    assert_eq!(run.finish(), 0);
+    assert!(env.path("ran").exists());
+}
+
+#[test]
+fn run_without_wait_fails_when_the_store_directory_is_locked_for_10s() {
+    let env = TestEnv::new();
+    let _locked = lock_store_directory(&env);
+    let started = Instant::now();
+    let output = env.output(["acquire", "x", "--ttl", "1h"]);
+    assert_eq!(exit_code(output.status), 1, "{}", stderr(&output));
+    assert!(started.elapsed() >= Duration::from_secs(10));
+    let pid = std::process::id().to_string();
+    assert!(stderr(&output).contains(&pid), "{}", stderr(&output));
 }

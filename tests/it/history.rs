@@ -1,5 +1,6 @@
 //! `history`: holds that have ended.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -476,4 +477,42 @@ fn copy_of_a_store_that_shares_its_files_delays_nobody_and_stays_as_it_is() {
     let last: u64 = printed.trim().parse().unwrap();
     assert!(last > after_copy, "{last} {after_copy}");
     assert_eq!(["last", "events.jsonl"].map(content), before);
+}
+
+#[test]
+#[ignore = "needs strace: apt install strace"]
+fn rotation_of_the_journal_keeps_the_lines_of_8_takeovers() {
+    for round in 0..3 {
+        let env = TestEnv::new();
+        let names: Vec<String> = (0..CONTENDERS).map(|number| format!("x{number}")).collect();
+        for name in &names {
+            env.create_zombie(name);
+        }
+        let journal = env.path("store/.onehold/events.jsonl");
+        // The first of them finds it full.
+        let padding = format!("{{\"padding\": \"{}\"}}\n", "x".repeat(1024 * 1024));
+        fs::write(&journal, padding).unwrap();
+        // Each is slow to rename the journal, so that all of them find it full.
+        let takeovers = names.iter().map(|name| {
+            let mut command = env.command("strace");
+            command
+                .args(["-f", "-qq", "-o", "/dev/null", "-P", "events.jsonl"])
+                .args(["-e", "trace=rename,renameat,renameat2"])
+                .args(["-e", "inject=rename,renameat,renameat2:delay_enter=500000"])
+                .arg(crate::harness::program())
+                .args(["acquire", name, "--ttl", "1h"]);
+            command
+        });
+        let outputs = run_together(takeovers.collect());
+        assert_eq!(sorted_codes(&outputs), [0; CONTENDERS], "round {round}");
+        let mut logged = HashSet::new();
+        for file in ["events.jsonl", "events.jsonl.1"] {
+            let text = fs::read_to_string(journal.with_file_name(file)).unwrap_or_default();
+            for line in text.lines() {
+                let event: Value = serde_json::from_str(line).unwrap();
+                logged.insert(event["name"].as_str().unwrap_or("padding").to_owned());
+            }
+        }
+        assert_eq!(logged.len(), CONTENDERS + 1, "round {round}: {logged:?}");
+    }
 }

@@ -43,8 +43,6 @@ mod ending;
 #[cfg(unix)]
 mod examples;
 #[cfg(target_os = "linux")]
-mod findings;
-#[cfg(target_os = "linux")]
 mod flock;
 #[cfg(unix)]
 mod foreign_programs;

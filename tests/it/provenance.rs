@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::harness::{CONTENDERS, Running, Signal, TestEnv, output, send, wait_until};
+use crate::harness::{
+    CONTENDERS, Running, Signal, TestEnv, exit_code, foreign, output, send, stderr, wait_until,
+};
 
 /// A run of a lock in the store of the test whose command notes TERM, and ends once the file `end` is there.
 fn noting_run(env: &TestEnv, name: &str, options: &[&str]) -> Running {
@@ -264,4 +266,89 @@ fn break_spares_a_run_whose_lock_file_got_the_number_of_the_one_that_was_being_b
     fs::write(env.path("over"), "").unwrap();
     let codes: Vec<i32> = innocents.iter_mut().map(Running::finish).collect();
     assert!(codes.iter().all(|code| *code == 0), "{codes:?}");
+}
+
+#[test]
+fn record_of_another_boot_is_held_while_its_kernel_lock_is() {
+    let env = TestEnv::new();
+    let _holder = env.hold(&["x"]);
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let path = env.path("store/x.lock");
+    let record = fs::read_to_string(&path).unwrap();
+    let other = record.replace(boot.trim(), "00000000-1111-2222-3333-444444444444");
+    assert_ne!(record, other);
+    // In place, so that the kernel lock stays on this file.
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, other.as_bytes(), 0).unwrap();
+    assert_eq!(env.code(["run", "x", "--", "true"]), 6);
+}
+
+#[test]
+fn record_of_another_machine_is_unverified_whatever_its_boot_id() {
+    let env = TestEnv::new();
+    env.create_zombie("x");
+    let path = env.path("store/x.lock");
+    let record = fs::read_to_string(&path).unwrap();
+    let host = foreign::this_host();
+    let (before, origin) = record.split_once("\"origin\"").unwrap();
+    let before = before.replace(
+        &format!("\"hostname\": \"{host}\""),
+        "\"hostname\": \"another-machine\"",
+    );
+    // The boot id, and whatever else identifies the machine.
+    let origin: Vec<String> = origin.split('"').map(other_identifier).collect();
+    fs::write(&path, [before, origin.join("\"")].join("\"origin\"")).unwrap();
+    assert_eq!(env.code(["run", "x", "--", "true"]), 6);
+}
+
+/// Changes a text of at least 16 hexadecimal digits to another one; other texts stay as they are.
+fn other_identifier(text: &str) -> String {
+    let is_identifier = text.len() >= 16 && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit());
+    if !is_identifier {
+        return text.to_owned();
+    }
+    text.replace(|c: char| c != '-' && c != '1', "1")
+}
+
+#[test]
+fn waiters_of_another_store_behind_a_symlink_are_left_alone() {
+    let env = TestEnv::new();
+    let _holder = env.hold(&["x"]);
+    let mut waiter = env.start(["run", "-w", "forever", "x", "--", "true"]);
+    wait_until("it waits", || env.number_of_waiters("x") == 1);
+    waiter.kill();
+    let tickets = || {
+        let queue = fs::read_dir(env.path("store/.onehold/waiting/x.lock"));
+        let tickets = queue.into_iter().flatten();
+        let names = tickets.map(|ticket| ticket.unwrap().file_name());
+        names.collect::<Vec<_>>()
+    };
+    let before = tickets();
+    assert_eq!(before.len(), 1);
+    let other = env.path("other");
+    fs::create_dir(&other).unwrap();
+    std::os::unix::fs::symlink(env.path("store/.onehold"), other.join(".onehold")).unwrap();
+    let mut run = env.onehold(["run", "-n", "x", "--", "true"]);
+    let refused = output(run.env("ONEHOLD_DIR", &other));
+    assert_eq!(exit_code(refused.status), 125, "{}", stderr(&refused));
+    assert_eq!(tickets(), before);
+}
+
+#[test]
+fn run_of_another_store_whose_record_is_linked_here_goes_on_when_it_is_broken_here() {
+    let env = TestEnv::new();
+    let _run = env.hold(&["x"]);
+    let record = || fs::read_to_string(env.path("store/x.lock")).unwrap_or_default();
+    // Its wrapper writes it once the command has begun.
+    wait_until("the start of the command is on record", || {
+        record().contains(",\"start\":")
+    });
+    let before = record();
+    let other = env.path("other");
+    fs::create_dir(&other).unwrap();
+    fs::hard_link(env.path("store/x.lock"), other.join("x.lock")).unwrap();
+    let mut broken = env.onehold(["break", "x", "--yes"]);
+    let broken = output(broken.env("ONEHOLD_DIR", &other));
+    assert_eq!(record(), before, "{}", stderr(&broken));
+    assert_eq!(env.check("x"), 6, "{}", stderr(&broken));
 }

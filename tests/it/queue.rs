@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
 use crate::harness::CONTENDERS;
-use crate::harness::{Running, Signal, TestEnv, json_object, program, wait_until};
+use crate::harness::{
+    Running, Signal, TestEnv, exit_code, json_object, program, stderr, wait_until,
+};
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::str::{contains, starts_with};
 use serde_json::Value;
@@ -801,4 +803,21 @@ fn waiter_does_not_sleep_on_a_hold_of_its_own_owner() {
     assert_eq!(waiter.finish(), 0);
     assert!(released.elapsed() < Duration::from_secs(30));
     fs::remove_file(env.path("parent")).unwrap();
+}
+
+#[test]
+#[ignore = "needs root for a pid namespace"]
+fn waiter_that_cannot_see_that_the_holder_is_dead_does_not_block_others() {
+    let env = TestEnv::new();
+    let mut holder = Running::sleeper();
+    env.done(["acquire", "x", "--pid", &holder.pid().to_string()]);
+    let mut elsewhere = env.command("unshare");
+    elsewhere
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["onehold", "run", "-w", "forever", "x", "--", "true"]);
+    let _waiter = Running::start(elsewhere);
+    wait_until("the other waits", || env.number_of_waiters("x") == 1);
+    holder.kill();
+    let output = env.output(["run", "x", "--", "true"]);
+    assert_eq!(exit_code(output.status), 0, "{}", stderr(&output));
 }

@@ -3,18 +3,20 @@
 use std::fs;
 #[cfg(target_os = "linux")]
 use std::io::{Read as _, Write as _};
+use std::path::Path;
 #[cfg(target_os = "linux")]
 use std::process::Stdio;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::harness::intervals::{Interval, overlapping, violations};
 use crate::harness::seen::now;
-#[cfg(target_os = "linux")]
-use crate::harness::wait_until;
-use crate::harness::{CONTENDERS, INCREMENT, Rng, Running, TestEnv, run_together, sorted_codes};
-use onehold::{Acquired, Attempt, Holder, LockName, Options, ReleaseOutcome, Store, Wait};
+use crate::harness::{
+    CONTENDERS, INCREMENT, Rng, Running, TestEnv, run_together, sorted_codes, wait_until,
+};
+use onehold::{Acquired, Attempt, Holder, LockName, Options, ReleaseOutcome, State, Store, Wait};
+use serde_json::Value;
 
 /// How often contenders begin at once.
 const ROUNDS: usize = 15;
@@ -480,4 +482,137 @@ fn hold_is_not_renewed_before_its_number_is_printed() {
     assert_eq!(env.lock("x")["pid"], holder.pid());
     assert_eq!(env.code(["renew", "x", "--owner", "me"]), 0);
     assert_eq!(env.lock("x")["pid"], holder.pid());
+}
+
+#[test]
+fn name_and_path_of_one_lock_file_exclude_each_other() {
+    let env = TestEnv::new();
+    let store = Store::at(env.store());
+    let by_name = || LockName::new("sec/x").unwrap();
+    let by_path = || LockName::new(env.path("store/sec.d/x.lock")).unwrap();
+    // Keeps the directory of the lock.
+    env.done(["acquire", "sec/other", "--ttl", "1h"]);
+    let (mut log, mut failed) = (Vec::new(), Vec::new());
+    for round in 0..300 {
+        let lease = store.lock(by_name()).unwrap();
+        let options = Options::new().ttl(Duration::from_millis(1));
+        match lease.acquire(&options, Holder::Lease, Wait::no()).unwrap() {
+            Attempt::Held(Acquired::New(pending)) => drop(pending.confirm().unwrap()),
+            other => panic!("round {round}: {other:?}"),
+        }
+        wait_until("the lease has expired", || {
+            lease.check(None).unwrap().verdict.state == State::Zombie
+        });
+        let start = Barrier::new(2 * CONTENDERS);
+        let (intervals, errors) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for contender in 0..2 * CONTENDERS {
+                let (store, start) = (&store, &start);
+                let (intervals, errors) = (&intervals, &errors);
+                let name = if contender % 2 == 0 {
+                    by_name()
+                } else {
+                    by_path()
+                };
+                scope.spawn(move || {
+                    let lock = store.lock(name).unwrap();
+                    start.wait();
+                    match lock.hold(&Options::new(), Wait::no()) {
+                        Ok(Attempt::Held(hold)) => {
+                            let from = now();
+                            std::thread::sleep(Duration::from_micros(300));
+                            intervals.lock().unwrap().push(Interval {
+                                name: "sec/x".to_owned(),
+                                shared: None,
+                                owner: None,
+                                hold: hold.number(),
+                                from,
+                                to: now(),
+                            });
+                        }
+                        Ok(Attempt::Blocked(_)) => {}
+                        Err(error) => errors.lock().unwrap().push(error.to_string()),
+                    }
+                });
+            }
+        });
+        let intervals = intervals.into_inner().unwrap();
+        assert!(!intervals.is_empty(), "round {round}");
+        failed.extend(errors.into_inner().unwrap());
+        log.extend(intervals);
+        let violations = violations(&mut log);
+        assert!(violations.is_empty(), "round {round}: {violations:?}");
+    }
+    assert_eq!(failed, [""; 0]);
+}
+
+/// Reads of a lock file while it changed.
+#[derive(Debug, Default)]
+struct Reads {
+    whole: AtomicUsize,
+    /// Not a document at first, but when it was read again at once.
+    torn: AtomicUsize,
+    /// Not a document, however often it was read.
+    broken: Mutex<Vec<String>>,
+}
+
+impl Reads {
+    /// Reads the file again and again until `is_over`.
+    fn read(&self, path: &Path, is_over: &AtomicBool) {
+        let is_document = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).is_ok();
+        while !is_over.load(Ordering::Relaxed) {
+            let Ok(bytes) = fs::read(path) else { continue };
+            if is_document(&bytes) {
+                self.whole.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            self.torn.fetch_add(1, Ordering::Relaxed);
+            let again = (0..8).find_map(|_| match fs::read(path) {
+                Ok(bytes) if !is_document(&bytes) => None,
+                other => Some(other),
+            });
+            if again.is_none() {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                self.broken.lock().unwrap().push(text);
+            }
+        }
+    }
+}
+
+#[test]
+fn record_is_a_json_document_at_every_moment() {
+    let env = TestEnv::new();
+    let (reads, is_over) = (Reads::default(), AtomicBool::new(false));
+    let path = env.path("store/x.lock");
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| reads.read(&path, &is_over));
+        }
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..50 {
+                // Taken, started, renewed three times, and released.
+                env.done(["run", "x", "--ttl", "100ms", "--", "sleep", "0.12"]);
+                let number = env.done(["acquire", "x", "--ttl", "1h"]);
+                for _ in 0..5 {
+                    env.done(["renew", "x", "--hold", &number, "--ttl", "2h"]);
+                }
+                env.done(["release", "x", "--hold", &number]);
+            }
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    let broken = reads.broken.into_inner().unwrap();
+    let (whole, torn) = (reads.whole.into_inner(), reads.torn.into_inner());
+    assert!(
+        broken.is_empty(),
+        "{} of {whole} reads: {}",
+        broken.len(),
+        broken[0]
+    );
+    assert!(whole > 1000, "only {whole} reads");
+    // read(2) and write(2) of one page are not atomic for each other on each file system.
+    assert!(torn * 1000 <= whole, "{torn} of {whole} reads were torn");
 }

@@ -23,6 +23,8 @@ mod budget;
 mod map;
 mod order;
 mod steps;
+#[path = "../tracer/mod.rs"]
+mod tracer;
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};

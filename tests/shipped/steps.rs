@@ -1,14 +1,14 @@
 //! Runs a command to its end, one instruction at a time.
 
 use std::ops::Range;
-use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use super::harness::stay_on_one_processor;
-use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
+use nix::sys::ptrace;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+
+use super::harness::stay_on_one_processor;
+use super::tracer::{Event, Tracees, Until, memory};
 
 /// One instruction that is about to be executed.
 pub(crate) struct Step {
@@ -25,77 +25,49 @@ pub(crate) struct Step {
 /// kernel updates it meanwhile, which is likely in the time that this takes.
 pub(crate) fn step_through(mut command: Command, mut each: impl FnMut(&Step)) -> i32 {
     stay_on_one_processor();
-    // SAFETY: one system call.
-    unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
+    let mut tracees = Tracees::new(Until::Step);
     #[allow(clippy::zombie_processes, reason = "waited for as a tracee")]
-    let child = command.spawn().unwrap();
-    let pid = Pid::from_raw(child.id().cast_signed());
-    waitpid(pid, None).unwrap();
-    let options =
-        Options::PTRACE_O_EXITKILL | Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_TRACEVFORK;
-    ptrace::setoptions(pid, options).unwrap();
-    let vdso = vdso_of(pid);
-    let mut signal = None;
+    let child = tracees.spawn(&mut command);
+    let root = Pid::from_raw(child.id().cast_signed());
+    let vdso = vdso_of(root);
+    let mut next = (root, Event::Stepped);
     loop {
-        step(pid, &vdso, false, signal, &mut each);
-        signal = None;
-        match waitpid(pid, None).unwrap() {
-            WaitStatus::Exited(_, code) => return code,
-            WaitStatus::PtraceEvent(_, _, event)
-                if event == ptrace::Event::PTRACE_EVENT_VFORK as i32 =>
-            {
-                let child = Pid::from_raw(i32::try_from(ptrace::getevent(pid).unwrap()).unwrap());
-                // It sleeps until the child has executed.
-                ptrace::step(pid, None).unwrap();
-                step_to_execution(child, &vdso, &mut each);
-                waitpid(pid, None).unwrap();
+        let (pid, event) = next;
+        match event {
+            Event::Ended(end) if pid == root => return end.unwrap(),
+            Event::Executed => {
+                tracees.detach(pid);
+                // From here on the process is its command.
+                if pid == root {
+                    assert_eq!(waitpid(root, None), Ok(WaitStatus::Exited(root, 0)));
+                    return 0;
+                }
             }
-            // From here on the process is its command.
-            WaitStatus::PtraceEvent(..) => {
-                ptrace::detach(pid, None).unwrap();
-                let ended = waitpid(pid, None).unwrap();
-                assert_eq!(ended, WaitStatus::Exited(pid, 0));
-                return 0;
+            Event::Ended(_) | Event::GoesOn => {}
+            event => {
+                if matches!(event, Event::Stepped) {
+                    tell(pid, &vdso, pid != root, &mut each);
+                }
+                tracees.go_on(pid, None);
             }
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
-            WaitStatus::Stopped(_, other) => signal = Some(other),
-            other => panic!("{other:?}"),
         }
+        next = tracees.next(true).unwrap().unwrap();
     }
 }
 
-/// Steps through a child until it executes its command.
-fn step_to_execution(child: Pid, vdso: &Range<u64>, each: &mut impl FnMut(&Step)) {
-    waitpid(child, None).unwrap();
-    loop {
-        step(child, vdso, true, None, each);
-        match waitpid(child, None).unwrap() {
-            WaitStatus::PtraceEvent(..) => return ptrace::detach(child, None).unwrap(),
-            WaitStatus::Stopped(..) => {}
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn step(
-    pid: Pid,
-    vdso: &Range<u64>,
-    is_in_child: bool,
-    signal: Option<Signal>,
-    each: &mut impl FnMut(&Step),
-) {
+fn tell(pid: Pid, vdso: &Range<u64>, is_in_child: bool, each: &mut impl FnMut(&Step)) {
     let address = ptrace::getregs(pid).unwrap().rip;
-    if !vdso.contains(&address) {
-        let word = ptrace::read(pid, address as ptrace::AddressType).unwrap_or(0);
-        let bytes = &word.to_le_bytes()[..2];
-        each(&Step {
-            address,
-            is_system_call: bytes == [0x0F, 0x05],
-            is_cpuid: bytes == [0x0F, 0xA2],
-            is_in_child,
-        });
+    if vdso.contains(&address) {
+        return;
     }
-    ptrace::step(pid, signal).unwrap();
+    let mut bytes = [0; 2];
+    let _ = memory(pid, address, &mut bytes);
+    each(&Step {
+        address,
+        is_system_call: bytes == [0x0F, 0x05],
+        is_cpuid: bytes == [0x0F, 0xA2],
+        is_in_child,
+    });
 }
 
 /// The addresses of the kernel's code in a process (vdso(7)).

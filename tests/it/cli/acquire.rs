@@ -1,5 +1,8 @@
 use std::fs;
 
+#[cfg(unix)]
+use chrono::{DateTime, TimeDelta, Utc};
+
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::prelude::*;
 use predicates::str::{contains, is_empty, is_match};
@@ -584,4 +587,37 @@ fn default_store_is_private() {
     // The sticky bit keeps systemd-tmpfiles(8) away.
     let unless_cleaned = if cfg!(target_os = "linux") { 0o1000 } else { 0 };
     assert_eq!(mode(&store.join("a.d/b.lock")), 0o644 | unless_cleaned);
+}
+
+#[cfg(unix)]
+#[test]
+fn lease_acquired_again_with_longer_ttl_lasts_as_long_as_asked() {
+    let env = TestEnv::new();
+    let number = env.done(["acquire", "x", "--owner", "me", "--ttl", "10m"]);
+    let asked = Utc::now() + TimeDelta::hours(2);
+    let repeated = env.done(["acquire", "x", "--owner", "me", "--ttl", "2h"]);
+    assert_eq!(repeated, number);
+    let lock = env.lock("x");
+    let expires = DateTime::parse_from_rfc3339(lock["expires_at"].as_str().unwrap()).unwrap();
+    assert!(expires >= asked, "{expires} is before {asked}");
+}
+
+#[cfg(unix)]
+#[test]
+fn hold_number_of_path_into_store_grows_when_the_clock_goes_back() {
+    let env = TestEnv::new();
+    env.done(["run", "x", "--", "true"]);
+    // As if the clock had been an hour ahead.
+    let ahead = Utc::now() + TimeDelta::hours(1);
+    let last = ahead.timestamp_micros().cast_unsigned();
+    fs::write(env.path("store/.onehold/last"), last.to_le_bytes()).unwrap();
+    let number = |name: &str| -> u64 {
+        let number = env.done(["acquire", name, "--ttl", "1h"]);
+        env.done(["release", name, "--hold", &number]);
+        number.parse().unwrap()
+    };
+    let first = number("x");
+    assert!(first > last, "by name: {first} after {last}");
+    let second = number("./store/x.lock");
+    assert!(second > first, "by path: {second} after {first}");
 }

@@ -10,9 +10,9 @@ use predicates::prelude::*;
 use predicates::str::{contains, is_empty};
 
 use super::env::edited;
-#[cfg(unix)]
-use crate::harness::Signal;
 use crate::harness::{Running, TestEnv, number_in, wait_until};
+#[cfg(unix)]
+use crate::harness::{Signal, exit_code, stderr};
 
 /// Checks that every command refuses the file of `x`, says why, and leaves it unchanged.
 #[track_caller]
@@ -763,4 +763,13 @@ fn owner_of(path: &Path) -> &'static str {
         0 => "; it belongs to user root",
         _ => "",
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn store_with_unknown_scheme_is_a_usage_error() {
+    let env = TestEnv::new();
+    let output = env.output(["run", "--dir", "unknown://h:1/x", "x", "--", "true"]);
+    assert_eq!(exit_code(output.status), 2, "{}", stderr(&output));
+    assert!(!env.path("unknown:").exists());
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Running, TestEnv, number_in, wait_until};
+use crate::harness::{CONTENDERS, Running, TestEnv, number_in, output, stderr, wait_until};
 
 /// Who holds `x` after a script has called `acquire`.
 #[derive(Clone, Copy)]
@@ -432,4 +432,37 @@ fn hold_is_never_that_of_the_first_process_of_the_system() {
     let said = String::from_utf8(env.onehold(["acquire", "x"]).output().unwrap().stderr).unwrap();
     assert!(said.contains("to wait, add --wait"), "{said}");
     assert_eq!(env.code(["release", "x"]), 4);
+}
+
+/// Eight subshells of one script each acquire a lock, increment a number and release the lock.
+fn assert_subshells_exclude_each_other(options: &str) {
+    let env = TestEnv::new();
+    let script = format!(
+        "for i in 1 2 3 4 5 6 7 8; do
+            (
+                onehold acquire n -w 50 {options} >/dev/null || exit
+                n=$(cat number 2>/dev/null || echo 0)
+                sleep 0.02
+                echo $((n + 1)) > number
+                onehold release n || echo >> not-released
+            ) &
+        done
+        wait"
+    );
+    fs::write(env.path("script"), script).unwrap();
+    let mut bash = env.command("bash");
+    let output = output(bash.arg(env.path("script")));
+    assert_eq!(env.count_in("number"), CONTENDERS, "{}", stderr(&output));
+    assert_eq!(env.lines("not-released"), 0, "{}", stderr(&output));
+    assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn subshells_of_one_script_hold_one_after_the_other() {
+    assert_subshells_exclude_each_other("");
+}
+
+#[test]
+fn subshells_of_one_script_with_an_owner_hold_one_after_the_other() {
+    assert_subshells_exclude_each_other("--owner session-1");
 }

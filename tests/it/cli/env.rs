@@ -4,9 +4,13 @@ use std::ffi::OsStr;
 use std::fs;
 #[cfg(unix)]
 use std::io::{Read, Write};
+#[cfg(unix)]
+use std::path::Path;
 use std::path::PathBuf;
 #[cfg(unix)]
 use std::process::{Command, Stdio};
+#[cfg(unix)]
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
@@ -165,4 +169,31 @@ pub fn edited(record: &str, change: impl FnOnce(&mut Value)) -> String {
     let rest = serde_json::to_string_pretty(&document).unwrap();
     // The first key tells what it is.
     rest.replacen('{', &format!("{{\n  \"onehold\": {version},"), 1) + "\n"
+}
+
+/// Makes a file look as if it had not changed for a minute.
+#[cfg(unix)]
+pub fn make_older(path: &Path) {
+    let file = fs::File::options().write(true).open(path).unwrap();
+    let minute_ago = SystemTime::now() - Duration::from_mins(1);
+    file.set_modified(minute_ago).unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn child_of_a_test_has_all_signals_at_their_defaults() {
+    // As under nohup(1), which the test process then hands on.
+    // SAFETY: no test sends this signal to the test process.
+    unsafe {
+        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+    }
+    let env = TestEnv::new();
+    let output = crate::harness::output(env.command("cat").arg("/proc/self/status"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for field in ["SigBlk:\t", "SigIgn:\t"] {
+        let signals = text.lines().find_map(|line| line.strip_prefix(field));
+        let signals = u64::from_str_radix(signals.unwrap(), 16).unwrap();
+        // 32 and 33 are reserved by libc, which refuses to change them.
+        assert_eq!(signals & !(0b11 << 31), 0, "{text}");
+    }
 }

@@ -9,12 +9,16 @@ use assert_cmd::prelude::OutputAssertExt;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use predicates::prelude::*;
 use predicates::str::contains;
+#[cfg(unix)]
+use rustix::fs::{FlockOperation, fcntl_lock};
 use serde_json::{Value, json};
 
 use super::env::edited;
 #[cfg(unix)]
-use crate::harness::Signal;
+use super::env::make_older;
 use crate::harness::{Running, TestEnv, wait_until};
+#[cfg(unix)]
+use crate::harness::{Signal, dead_pid, foreign};
 
 /// Another program: its file, and the options that make onehold use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -1048,4 +1052,98 @@ fn flock_is_no_hint_where_another_format_is_expected() {
         }
         assert_eq!(said.contains("flock"), has_hint, "{said}");
     }
+}
+
+/// Kills the wrapper of a run and compares the pid in its lock file with that of the command.
+#[cfg(unix)]
+fn assert_pid_in_file_is_that_of_command(args: &[&str], file: &str, pid: fn(&str) -> Option<u64>) {
+    let env = TestEnv::new();
+    let mut wrapper = env.hold(args);
+    let command = env.pid_in("began");
+    wrapper.kill();
+    let text = fs::read_to_string(env.path(file)).unwrap();
+    let pid = pid(&text).unwrap_or_else(|| panic!("no pid in {text}"));
+    assert_eq!(pid, u64::from(command), "{text}");
+    let probed = env.shell(&format!("kill -0 {pid}")).status().unwrap();
+    assert!(probed.success(), "{text}");
+    env.end();
+}
+
+#[cfg(unix)]
+#[test]
+fn pid_file_of_killed_wrapper_has_pid_of_command() {
+    assert_pid_in_file_is_that_of_command(&["--format", "pid", "./x.pid"], "x.pid", |text| {
+        text.trim().parse().ok()
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn prodigy_record_of_killed_wrapper_has_pid_of_command() {
+    let args = ["--format", "prodigy", "x"];
+    assert_pid_in_file_is_that_of_command(&args, "store/x.lock", |text| {
+        serde_json::from_str::<Value>(text).unwrap()["process_id"].as_u64()
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn memory_record_of_killed_wrapper_has_pid_of_command() {
+    let args = ["--format", "memory", "--owner", "s", "x"];
+    assert_pid_in_file_is_that_of_command(&args, "store/x.lock", |text| {
+        serde_json::from_str::<Value>(text).unwrap()["pid"].as_u64()
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn sprint_record_of_killed_wrapper_has_pid_of_command() {
+    let args = ["--format", "sprint", "--owner", "s", "-m", "e", "x"];
+    assert_pid_in_file_is_that_of_command(&args, "store/x.lock", |text| {
+        let pid = text.lines().find_map(|line| line.strip_prefix("pid: "))?;
+        pid.trim().parse().ok()
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn record_has_pid_of_command_first() {
+    let first_pid = |text: &str| {
+        let record: Value = serde_json::from_str(text).unwrap();
+        let (_, rest) = text.split_once("\"pid\":")?;
+        let digits: String = rest
+            .trim_start()
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
+        assert_eq!(record["live"]["pid"].to_string(), digits, "{text}");
+        digits.parse().ok()
+    };
+    assert_pid_in_file_is_that_of_command(&["x"], "store/x.lock", first_pid);
+}
+
+#[cfg(unix)]
+#[test]
+fn pid_file_with_0_is_not_a_zombie() {
+    let env = TestEnv::new();
+    fs::write(env.path("x.pid"), "0\n").unwrap();
+    make_older(&env.path("x.pid"));
+    let acquire = ["acquire", "--format", "pid", "./x.pid", "--pid", "1"];
+    assert_eq!(env.code(acquire), 6);
+    assert_eq!(fs::read_to_string(env.path("x.pid")).unwrap(), "0\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn file_under_fcntl_lock_is_held_although_its_process_is_dead() {
+    let env = TestEnv::new();
+    let record = foreign::prodigy("x", dead_pid());
+    fs::write(env.path("x.lock"), record).unwrap();
+    let path = env.path("x.lock");
+    let locked = fs::File::options().write(true).open(path).unwrap();
+    fcntl_lock(&locked, FlockOperation::LockExclusive).unwrap();
+    let run = ["run", "--format", "prodigy", "./x.lock", "--", "true"];
+    assert_eq!(env.code(run), 6);
+    drop(locked);
+    assert_eq!(env.code(run), 0);
 }

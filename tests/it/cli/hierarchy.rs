@@ -1,9 +1,14 @@
+#[cfg(unix)]
+use std::fs;
+#[cfg(unix)]
+use std::process::Stdio;
+
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::prelude::*;
 use predicates::str::contains;
 
 #[cfg(unix)]
-use crate::harness::Signal;
+use crate::harness::{Running, Signal, exit_code, stderr};
 use crate::harness::{TestEnv, number_in, wait_until};
 
 fn acquire(env: &TestEnv, name: &str, owner: &str) -> Option<i32> {
@@ -213,4 +218,50 @@ fn readers_of_a_child_wait_behind_a_writer_only_if_the_parent_is_shared() {
         assert_eq!(holder.finish(), 143);
         assert_eq!(writer.finish(), 0);
     }
+}
+
+/// The owner R1 acquires `wanted` while R2 waits for it, in the directory `queue`, because R1's `held`
+/// excludes R2.
+#[cfg(unix)]
+fn assert_owner_is_not_blocked_by_waiter(held: &str, wanted: &str, queue: &str) {
+    let env = TestEnv::new();
+    env.done(["acquire", held, "--owner", "R1", "--ttl", "1h"]);
+    let wait = ["run", "-w", "forever", wanted, "--owner", "R2"];
+    let _waiter = env.start([&wait[..], &["--", "true"]].concat());
+    // `check` and `list` show the hold that R2 waits for, and not R2, which waits for another name.
+    let queue = env.path(&format!("store/.onehold/waiting/{queue}"));
+    wait_until("R2 waits", || {
+        fs::read_dir(&queue).is_ok_and(|tickets| tickets.count() == 1)
+    });
+    let output = env.output(["acquire", wanted, "--owner", "R1", "--ttl", "1h"]);
+    assert_eq!(exit_code(output.status), 0, "{}", stderr(&output));
+    assert_eq!(env.lock(wanted)["owner"], "R1");
+}
+
+#[cfg(unix)]
+#[test]
+fn owner_of_parent_gets_child_that_another_waits_for() {
+    assert_owner_is_not_blocked_by_waiter("sec", "sec/t", "sec.d/t.lock");
+}
+
+#[cfg(unix)]
+#[test]
+fn owner_of_child_gets_parent_that_another_waits_for() {
+    assert_owner_is_not_blocked_by_waiter("sec/a", "sec", "sec.lock");
+}
+
+#[cfg(unix)]
+#[test]
+fn wait_for_child_inside_run_of_parent_is_refused_immediately() {
+    let env = TestEnv::new();
+    let mut command = env.onehold(["run", "sec", "--"]);
+    command
+        .args(["onehold", "run", "-w", "1h", "sec/t", "--", "true"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    // Fails if it takes longer than the timeout of the harness.
+    let mut run = Running::spawn(command);
+    assert_eq!(run.finish(), 6);
+    let (_, stderr) = run.finish_with_stderr();
+    assert!(stderr.contains("`sec`"), "{stderr}");
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::hold::Hold;
 use crate::harness::schema::{SCHEMA, check};
-use crate::harness::{Running, Signal, TestEnv, json_object, last_json_object, wait_until};
+use crate::harness::{Running, Signal, TestEnv, json_object, last_json_object, stderr, wait_until};
 
 /// Keys that only etcd gives a value, and a machine with a configuration; `tests/etcd` and `tests/environments` see it.
 const ELSEWHERE: [&str; 2] = ["lock.takeable_in_ms", "result_config.machine_file"];
@@ -275,4 +275,33 @@ fn event_has_no_value_that_does_not_apply_to_it() {
 #[should_panic(expected = "no check for pattern")]
 fn keyword_that_is_not_checked_is_found() {
     check(&json!({ "pattern": "^x$" }), &json!("y"));
+}
+
+#[test]
+#[ignore = "needs jq and python3: apt install jq python3"]
+fn record_is_readable_by_jq_and_python() {
+    let env = TestEnv::new();
+    let read = |when: &str| {
+        let load = "import json; json.load(open('store/x.lock'))";
+        for command in [
+            env.command("jq").args([".", "store/x.lock"]),
+            env.command("python3").args(["-c", load]),
+        ] {
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{when}: {}", stderr(&output));
+        }
+    };
+    let number = env.done(["acquire", "x", "--ttl", "1h"]);
+    read("a lease");
+    env.done(["renew", "x", "--hold", &number, "--ttl", "2h"]);
+    read("a renewed lease");
+    env.done(["release", "x", "--hold", &number]);
+    let holder = Running::sleeper();
+    env.done(["acquire", "x", "--pid", &holder.pid().to_string()]);
+    read("a detached hold");
+    env.done(["break", "x", "--yes"]);
+    let _run = env.hold(&["x"]);
+    read("a run");
+    let check = env.output(["check", "--json", "x"]);
+    assert_eq!(json_object(&check.stdout)["lock"]["kind"], "run");
 }

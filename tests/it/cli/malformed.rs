@@ -7,7 +7,11 @@ use assert_cmd::prelude::OutputAssertExt;
 use predicates::prelude::*;
 use predicates::str::{contains, is_empty};
 
+#[cfg(unix)]
+use super::env::make_older;
 use crate::harness::{Running, TestEnv, json_object};
+#[cfg(unix)]
+use crate::harness::{exit_code, stderr};
 
 #[cfg(unix)]
 #[test]
@@ -388,4 +392,24 @@ fn file_in_the_place_of_a_session_is_refused_with_what_removes_it() {
             .assert()
             .success();
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn break_moves_unrecognized_file_at_fixed_path_of_profile_aside() {
+    let env = TestEnv::new();
+    let lock = env.path(".sprint-running");
+    fs::write(&lock, "not a lock\n").unwrap();
+    make_older(&lock);
+    let output = env.output(["--profile", "sprint", "break", "--yes"]);
+    assert_eq!(exit_code(output.status), 0, "{}", stderr(&output));
+    assert!(!lock.exists());
+    let moved = fs::read_dir(env.path(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| fs::read(path).is_ok_and(|content| content == b"not a lock\n"))
+        .expect("the file is still there, under another name");
+    let name = moved.file_name().unwrap().to_str().unwrap();
+    let text = stderr(&output) + &String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains(name), "{name} is not in {text}");
 }

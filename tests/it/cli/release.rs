@@ -2,6 +2,8 @@ use assert_cmd::prelude::OutputAssertExt;
 use predicates::str::{contains, is_empty, is_match};
 
 use crate::harness::{Running, TestEnv, number_in};
+#[cfg(unix)]
+use crate::harness::{exit_code, stderr};
 
 #[test]
 fn release_of_free_lock_succeeds_and_creates_nothing() {
@@ -205,4 +207,14 @@ fn refusal_says_that_a_break_ends_the_command_and_which_option_helps() {
                 "  if it is yours, pass its {pass}; to remove the hold, run `"
             )));
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn zombie_is_released_by_any_caller() {
+    let env = TestEnv::new();
+    env.create_zombie("x");
+    let output = env.output(["release", "x"]);
+    assert_eq!(exit_code(output.status), 0, "{}", stderr(&output));
+    assert_eq!(env.left_in_store(), [""; 0]);
 }

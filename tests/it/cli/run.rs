@@ -1,11 +1,15 @@
 use std::fs;
+#[cfg(unix)]
+use std::process::Output;
+#[cfg(unix)]
+use std::time::{Duration, Instant};
 
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::prelude::*;
 use predicates::str::{contains, is_empty, is_match};
 
 #[cfg(unix)]
-use crate::harness::Signal;
+use crate::harness::{Running, Signal, exit_code, output, stderr};
 use crate::harness::{TestEnv, json_object, number_in, wait_until};
 
 #[test]
@@ -591,4 +595,103 @@ fn command_starts_with_signals_of_caller_and_default_sigpipe() {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     assert_eq!(text(&held), text(&plain));
     assert_eq!(text(&waited), text(&plain));
+}
+
+#[cfg(unix)]
+#[test]
+#[ignore = "needs root for a pid namespace"]
+fn command_that_closed_its_descriptors_is_held_in_another_pid_namespace() {
+    let env = TestEnv::new();
+    let script = "import os, time
+os.closerange(3, 1024)
+with open('began', 'w') as began:
+    print(os.getpid(), file=began)
+while os.path.exists('began') and not os.path.exists('end'):
+    time.sleep(0.005)";
+    let mut wrapper = env.start(["run", "x", "--", "python3", "-c", script]);
+    env.pid_in("began");
+    // The wrapper checks the descriptors of its command once a second.
+    let record = || fs::read_to_string(env.path("store/x.lock")).unwrap();
+    let started = Instant::now();
+    wait_until("the wrapper has noticed, or should have", || {
+        record().contains("let_go") || started.elapsed() > Duration::from_secs(5)
+    });
+    wrapper.kill();
+    let mut elsewhere = env.command("unshare");
+    elsewhere
+        .args(["--pid", "--fork", "--mount-proc"])
+        .args(["onehold", "run", "x", "--", "true"]);
+    let output = output(&mut elsewhere);
+    assert_eq!(exit_code(output.status), 6, "{}", stderr(&output));
+    env.end();
+}
+
+/// `onehold run OPTIONS -- env -i … onehold CALL`, and what `CALL` has said.
+#[cfg(unix)]
+fn through_a_cleared_environment(env: &TestEnv, options: &str, call: &str) -> Output {
+    let script = format!(
+        "timeout -s KILL 30 onehold run {options} -- env -i PATH=\"$PATH\" TZ=UTC \\\n\
+         onehold --dir \"$ONEHOLD_DIR\" {call}"
+    );
+    env.session(&script).output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn call_below_a_run_that_is_in_its_way_is_refused_at_once_whatever_its_environment_says() {
+    let refused = [
+        ("b", "run -w 1h b -- true"),
+        ("b", "acquire -w 1h b --ttl 1h"),
+        ("b", "run -w 1h b/task -- true"),
+        ("b/task", "run -w 1h b -- true"),
+        ("a b", "run -w 1h b c -- true"),
+        ("b --slots 1", "run -w 1h b --slots 1 -- true"),
+        ("b -s", "run -w 1h b -- true"),
+        ("--exec b", "run -w 1h b -- true"),
+        ("--close b", "run -w 1h b -- true"),
+    ];
+    for (options, call) in refused {
+        let env = TestEnv::new();
+        let output = through_a_cleared_environment(&env, options, call);
+        let said = stderr(&output);
+        assert_eq!(exit_code(output.status), 6, "{options}: {call}: {said}");
+        assert!(
+            said.contains("this command already runs under `b"),
+            "{options}: {call}: {said}"
+        );
+        assert!(
+            !said.contains("timed out") && !said.contains("break"),
+            "{options}: {call}: {said}"
+        );
+    }
+    // Without a wait it is refused anyway, and must not be told to wait.
+    let env = TestEnv::new();
+    let said = stderr(&through_a_cleared_environment(&env, "b", "run b -- true"));
+    assert!(said.contains("use `onehold --dir "), "{said}");
+    assert!(said.contains(" run --reentrant b -- …`"), "{said}");
+    let output = through_a_cleared_environment(&env, "b", "run --reentrant b -- echo in");
+    assert_eq!(
+        (exit_code(output.status), &*output.stdout),
+        (0, &b"in\n"[..])
+    );
+    // An orphan that the wrapper has adopted is below it, too.
+    let orphan = "run b -- sh -c 'sh -c \"env -i PATH=$PATH onehold --dir $ONEHOLD_DIR run -w 1h b -- true; \\\n\
+                  echo \\$? > part; mv part code\" & exec sh -c \"until test -e code; do sleep 0.01; done\"'";
+    env.session(&format!("onehold {orphan}")).status().unwrap();
+    assert_eq!(env.count_in("code"), 6);
+}
+
+#[cfg(unix)]
+#[test]
+fn call_below_one_of_two_holders_waits_for_the_other() {
+    let env = TestEnv::new();
+    let holder = env.hold(&["b", "--slots", "2"]);
+    let script = "onehold run b --slots 2 -- env -i PATH=\"$PATH\" onehold --dir \"$ONEHOLD_DIR\" \\\n\
+                  run -w 1h b --slots 2 -- echo in";
+    let mut waiter = Running::start_with_output(env.session(script));
+    env.wait_for_waiter("b");
+    env.end();
+    let (code, out, said) = waiter.finish_with_output();
+    assert_eq!((code, out.as_str()), (0, "in\n"), "{said}");
+    drop(holder);
 }

@@ -1,18 +1,19 @@
 //! Runs a program under ptrace(2) with a fault just before one of its system calls.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::ptrace::{self, Options};
+use nix::sys::ptrace;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, gettid};
+
+use crate::tracer::{Event, Kind, Tracees, Until, file_number_of, number_at, write_memory};
 
 /// The process whose calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -213,41 +214,29 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
     if matches!(fault, Fault::Cancel(..)) {
         command.stdin(Stdio::piped());
     }
-    // SAFETY: one system call.
-    unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
+    let mut tracees = Tracees::new(Until::Call);
     #[allow(clippy::zombie_processes, reason = "waited for with the tracees")]
-    let mut child = command.spawn().unwrap();
+    let mut child = tracees.spawn(&mut command);
     let root = Pid::from_raw(child.id().cast_signed());
     let mut ended = Ended::default();
     let mut tasks = HashMap::from([(root, Task::new(Role::Program, false))]);
-    let mut unknown = HashSet::new();
     let mut canceling = Canceling::NotYet;
     let mut held_up = Vec::new();
     let mut idle_since = Instant::now();
-    waitpid(root, None).unwrap();
-    let options = Options::PTRACE_O_TRACESYSGOOD
-        | Options::PTRACE_O_TRACEFORK
-        | Options::PTRACE_O_TRACEVFORK
-        | Options::PTRACE_O_TRACECLONE
-        | Options::PTRACE_O_TRACEEXEC
-        | Options::PTRACE_O_EXITKILL;
-    ptrace::setoptions(root, options).unwrap();
-    resume(root, None);
+    tracees.go_on(root, None);
     while !tasks.is_empty() {
-        let mut flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
-        flags.set(WaitPidFlag::WNOHANG, !held_up.is_empty());
-        let status = match waitpid(None, Some(flags)) {
-            Ok(WaitStatus::StillAlive) => {
+        let (pid, event) = match tracees.next(held_up.is_empty()) {
+            Ok(None) => {
                 if idle_since.elapsed() > IDLE {
                     canceling = Canceling::Over;
-                    held_up.drain(..).for_each(|pid| resume(pid, None));
+                    held_up.drain(..).for_each(|pid| tracees.go_on(pid, None));
                 }
                 std::thread::sleep(Duration::from_micros(100));
                 continue;
             }
-            Ok(status) => {
+            Ok(Some(next)) => {
                 idle_since = Instant::now();
-                status
+                next
             }
             Err(Errno::ECHILD) => break,
             // The tracees are killed with this thread.
@@ -257,20 +246,14 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
             ),
             Err(error) => panic!("{error}"),
         };
-        match status {
-            WaitStatus::Exited(pid, code) => {
+        match event {
+            Event::Ended(end) => {
                 tasks.remove(&pid);
                 if pid == root {
-                    ended.code = Some(code);
+                    (ended.code, ended.signal) = (end.ok(), end.err());
                 }
             }
-            WaitStatus::Signaled(pid, signal, _) => {
-                tasks.remove(&pid);
-                if pid == root {
-                    ended.signal = Some(signal);
-                }
-            }
-            WaitStatus::PtraceSyscall(pid) => {
+            Event::Call => {
                 if let Fault::Cancel(at, first, signals) = fault
                     && let Some(task) = tasks.get(&pid)
                 {
@@ -314,58 +297,37 @@ fn trace_here(mut command: Command, fault: Fault, mut callback: impl FnMut() -> 
                         Then::Renumber(from, to) => ended.renumbered = Some((from, to)),
                     }
                 }
-                resume(pid, None);
+                tracees.go_on(pid, None);
             }
-            WaitStatus::PtraceEvent(pid, _, event) => {
-                let event = event.cast_unsigned();
-                if event == libc_event::EXEC {
-                    ended.executed = true;
-                    ended
-                        .main_calls_before_command
-                        .get_or_insert(ended.main_calls);
-                    let role = tasks.get(&pid).map(|task| task.role);
-                    let follows = matches!(fault, Fault::Follow | Fault::Kill(Role::Command, _));
-                    match tasks.get_mut(&pid) {
-                        Some(task) if follows && role != Some(Role::Command) => {
-                            task.role = Role::Command;
-                        }
-                        // The command runs untraced.
-                        _ => {
-                            tasks.remove(&pid);
-                            let _ = ptrace::detach(pid, None);
-                            continue;
-                        }
+            Event::Executed => {
+                ended.executed = true;
+                ended
+                    .main_calls_before_command
+                    .get_or_insert(ended.main_calls);
+                let follows = matches!(fault, Fault::Follow | Fault::Kill(Role::Command, _));
+                match tasks.get_mut(&pid) {
+                    Some(task) if follows && task.role != Role::Command => {
+                        task.role = Role::Command;
+                        tracees.go_on(pid, None);
+                    }
+                    // The command runs untraced.
+                    _ => {
+                        tasks.remove(&pid);
+                        tracees.detach(pid);
                     }
                 }
-                if matches!(
-                    event,
-                    libc_event::FORK | libc_event::VFORK | libc_event::CLONE
-                ) && let Ok(new) = ptrace::getevent(pid)
-                {
-                    let of_command = tasks
-                        .get(&pid)
-                        .is_some_and(|task| task.role == Role::Command);
-                    let role = match event {
-                        _ if of_command => Role::Command,
-                        libc_event::CLONE => Role::Program,
-                        _ => Role::Child,
-                    };
-                    let new = Pid::from_raw(i32::try_from(new).unwrap());
-                    tasks.insert(new, Task::new(role, !of_command));
-                    if unknown.remove(&new) {
-                        resume(new, None);
-                    }
-                }
-                resume(pid, None);
             }
-            // The first stop of a new process. If it is seen before the event of the one that created it, it lasts
-            // until then: a process that ended meanwhile would be waited for without end.
-            WaitStatus::Stopped(pid, Signal::SIGSTOP) if !tasks.contains_key(&pid) => {
-                unknown.insert(pid);
+            Event::Created(new, kind) => {
+                let creator = tasks.get(&pid).map(|task| task.role);
+                let role = match kind {
+                    _ if creator == Some(Role::Command) => Role::Command,
+                    Kind::Thread => Role::Program,
+                    Kind::Process => Role::Child,
+                };
+                tasks.insert(new, Task::new(role, role != Role::Command));
+                tracees.go_on(pid, None);
             }
-            WaitStatus::Stopped(pid, Signal::SIGSTOP | Signal::SIGTRAP) => resume(pid, None),
-            WaitStatus::Stopped(pid, signal) => resume(pid, Some(signal)),
-            _ => {}
+            Event::Filtered | Event::Stepped | Event::GoesOn => {}
         }
     }
     // The program executed the command, which may go on if the program was to be killed.
@@ -399,33 +361,10 @@ fn states<'a>(pids: impl Iterator<Item = &'a Pid>) -> String {
     pids.map(state).collect()
 }
 
-fn resume(pid: Pid, signal: Option<Signal>) {
-    // It may have ended.
-    let _ = ptrace::syscall(pid, signal);
-}
-
 /// Whether a signal handler returns by this call.
 fn is_return(pid: Pid) -> bool {
     const RT_SIGRETURN: u64 = 15;
     ptrace::getregs(pid).is_ok_and(|registers| registers.orig_rax == RT_SIGRETURN)
-}
-
-/// Changes the number of a file in what stat(2) has found.
-fn renumber(pid: Pid, registers: &libc::user_regs_struct, from: u64, to: u64) {
-    const STAT: u64 = 4;
-    const NEWFSTATAT: u64 = 262;
-    const STATX: u64 = 332;
-    // Where the kernel writes it: `st_ino` of struct stat, `stx_ino` of struct statx.
-    let at = match registers.orig_rax {
-        STAT => registers.rsi + 8,
-        NEWFSTATAT => registers.rdx + 8,
-        STATX => registers.r8 + 32,
-        _ => return,
-    };
-    let at = at as *mut libc::c_void;
-    if registers.rax == 0 && ptrace::read(pid, at).is_ok_and(|found| found == from.cast_signed()) {
-        ptrace::write(pid, at, to.cast_signed()).unwrap();
-    }
 }
 
 /// Handles a stop at a system call. Whether the callback is to be called.
@@ -435,8 +374,11 @@ fn at_call(pid: Pid, task: &mut Task, fault: Fault, ended: &mut Ended) -> bool {
     };
     if task.in_call {
         task.in_call = false;
-        if let Some((from, to)) = ended.renumbered {
-            renumber(pid, &registers, from, to);
+        if let Some((from, to)) = ended.renumbered
+            && let Some(address) = file_number_of(&registers)
+            && number_at(pid, address) == from
+        {
+            write_memory(pid, address, &to.to_ne_bytes());
         }
         if let Some(errno) = task.error.take() {
             registers.rax = i64::from(-(errno as i32)).cast_unsigned();
@@ -480,12 +422,4 @@ fn at_call(pid: Pid, task: &mut Task, fault: Fault, ended: &mut Ended) -> bool {
         _ => {}
     }
     false
-}
-
-/// The events of ptrace(2), which are not public in nix.
-mod libc_event {
-    pub const FORK: u32 = 1;
-    pub const VFORK: u32 = 2;
-    pub const CLONE: u32 = 3;
-    pub const EXEC: u32 = 4;
 }
