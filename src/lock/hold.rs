@@ -31,14 +31,12 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
 /// If the process is killed, the next one takes the lock over at once.
 ///
 /// ```no_run
-/// use onehold::{Attempt, Options, Store, Wait};
+/// use onehold::Store;
 ///
 /// # fn main() -> onehold::Result<()> {
-/// let lock = Store::at("/var/lib/app/locks").lock("import".parse()?)?;
-/// match lock.hold(&Options::new().message("nightly"), Wait::no())? {
-///     Attempt::Held(hold) => println!("hold {}", hold.number()),
-///     Attempt::Blocked(blocked) => println!("{:?}", blocked.status.verdict),
-/// }
+/// let hold = Store::at("/var/lib/app/locks").lock("import".parse()?)?.try_hold()?;
+/// println!("hold {}", hold.number());
+/// // Bound to a name, it lives until here. Bound to `_`, it would be dropped at once.
 /// # Ok(())
 /// # }
 /// ```

@@ -28,6 +28,13 @@ impl fmt::Display for Blocked {
     }
 }
 
+/// The same sentence: it is what a program prints whose `main` returns the error.
+impl fmt::Debug for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
 impl std::error::Error for Blocked {}
 
 fn prodigy(f: &mut fmt::Formatter<'_>, status: &Status) -> fmt::Result {

@@ -14,7 +14,7 @@ use super::wait::Wait;
 use crate::backend::{HeldRecord, QueuePlace};
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, MAX_KEEP_MS};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::journal::Action;
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -24,7 +24,8 @@ use crate::status::Status;
 use crate::sys::wait::Watch;
 use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper, process};
 
-/// The result of a request. A lock held by another holder is a result, not an error.
+/// The result of a request, for a caller that looks at what is in the way. For any other,
+/// [`into_result`](Self::into_result) makes it an error that another holder has the lock.
 #[derive(Debug)]
 #[must_use]
 pub enum Attempt<T> {
@@ -35,7 +36,7 @@ pub enum Attempt<T> {
 }
 
 impl<T> Attempt<T> {
-    /// For `?`, where a lock that another holds is an error.
+    /// For `?`: a lock that another holds is an error, which becomes an [`Error`] where that is returned.
     ///
     /// # Errors
     /// [`Blocked`]: another has it.
@@ -48,7 +49,6 @@ impl<T> Attempt<T> {
 }
 
 /// Why a lock could not be taken. As an error it says who holds the lock, since when and why.
-#[derive(Debug)]
 #[non_exhaustive]
 pub struct Blocked {
     /// The hold or waiter in the way.
@@ -59,6 +59,23 @@ pub struct Blocked {
     pub waiting: Option<usize>,
     /// The position in the queue that is kept, the first of which is 1, see [`Wait::keep_place`].
     pub kept_position: Option<usize>,
+}
+
+impl From<Blocked> for Error {
+    fn from(blocked: Blocked) -> Self {
+        Self::Blocked(Box::new(blocked))
+    }
+}
+
+impl Error {
+    /// Who holds the lock or is before the caller, if it is [`Error::Blocked`].
+    #[must_use]
+    pub fn blocked(&self) -> Option<&Blocked> {
+        match self {
+            Self::Blocked(blocked) => blocked.downcast_ref(),
+            _ => None,
+        }
+    }
 }
 
 impl Blocked {
@@ -100,8 +117,34 @@ enum Taken {
 }
 
 impl Lock {
-    /// Holds the lock for as long as the returned value lives, by this process. Threads exclude each
-    /// other like processes do.
+    /// Holds the lock for as long as the returned value lives, by this process, or fails at once. Threads
+    /// exclude each other like processes do.
+    ///
+    /// ```no_run
+    /// # fn main() -> onehold::Result<()> {
+    /// let _hold = onehold::lock("import")?.try_hold()?;
+    /// // Only one process at a time gets here.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Blocked`]: another holder has the lock; and those of [`hold`](Self::hold).
+    pub fn try_hold(&self) -> Result<Hold> {
+        Ok(self.hold(&Options::new(), Wait::no())?.into_result()?)
+    }
+
+    /// Holds the lock like [`try_hold`](Self::try_hold), and waits for it for at most this long.
+    ///
+    /// # Errors
+    /// [`Error::Blocked`]: another holder had the lock all the time; and those of [`hold`](Self::hold).
+    pub fn hold_within(&self, limit: Duration) -> Result<Hold> {
+        let wait = Wait::at_most(limit);
+        Ok(self.hold(&Options::new(), wait)?.into_result()?)
+    }
+
+    /// Holds the lock for as long as the returned value lives, by this process, with options, or returns what
+    /// is in the way.
     ///
     /// # Errors
     /// The store cannot be used, or the file is not a lock file.

@@ -169,6 +169,33 @@ fn blocked_attempt_is_an_error_for_a_program_that_cannot_go_on() {
 }
 
 #[test]
+fn short_forms_hold_the_lock_or_fail_with_the_holder() {
+    let fixture = Fixture::new();
+    let lock = fixture.lock("x");
+    let hold = lock.try_hold().unwrap();
+    assert_eq!(fixture.state("x"), State::Held);
+    let error = lock.try_hold().unwrap_err();
+    let blocked = error.blocked().expect("the holder");
+    assert_eq!(blocked.status.hold(), Some(hold.number()));
+    assert!(blocked.waited.is_none());
+    assert_eq!(error.to_string(), blocked.to_string());
+    assert!(error.to_string().starts_with("`x` is held by process "));
+    assert_eq!(
+        format!("{error:?}"),
+        format!("Blocked({:?})", error.to_string())
+    );
+    let limit = Duration::from_millis(50);
+    let error = lock.hold_within(limit).unwrap_err();
+    assert!(matches!(error, Error::Blocked(_)), "{error}");
+    assert!(error.blocked().unwrap().waited.unwrap() >= limit);
+    assert!(Error::Canceled.blocked().is_none());
+    drop(hold);
+    let hold = lock.hold_within(limit).unwrap();
+    assert_eq!(hold.release().unwrap(), ReleaseOutcome::Released);
+    assert_eq!(fixture.state("x"), State::Free);
+}
+
+#[test]
 fn wait_ends_at_its_limit_or_when_it_is_canceled() {
     let fixture = Fixture::new();
     let _hold = take(&fixture.lock("x"));
