@@ -517,7 +517,7 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
 pub enum ReleaseOutcome {
     /// It was removed.
     Released,
-    /// It stays taken for a while: see [`RunOptions::hold_at_least`](crate::RunOptions).
+    /// It stays taken for a while: see [`RunOptions::hold_at_least`](crate::RunOptions::hold_at_least).
     Kept,
     /// It was lost before. What is there now was not touched.
     Lost,

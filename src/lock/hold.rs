@@ -124,7 +124,7 @@ impl Hold {
     }
 
     /// Starts a command under this hold. Its PID is in the record before it is executed, and it
-    /// inherits the kernel lock unless the hold was made with [`RunOptions::close`](crate::RunOptions):
+    /// inherits the kernel lock unless the hold was made with [`RunOptions::close`](crate::RunOptions::close):
     /// as long as it runs the lock is held, even if the calling process is killed.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl Hold {
     }
 
     /// Releases the lock. `end`: of its command, to keep the lock until the time of
-    /// [`RunOptions::hold_at_least`](crate::RunOptions). On etcd that is tried again for as long as `goes_on` returns
+    /// [`RunOptions::hold_at_least`](crate::RunOptions::hold_at_least). On etcd that is tried again for as long as `goes_on` returns
     /// true.
     ///
     /// # Errors

@@ -105,7 +105,7 @@ fn lease_of_a_program_lasts_without_it_and_a_command_needs_a_keeper() {
     let number = pending.confirm().unwrap();
     assert_eq!(lock.check(None).unwrap().hold(), Some(number));
     assert_eq!(on.code(&["release", "x", "--owner", "me"]), 0);
-    let attempt = lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no());
+    let attempt = lock.hold_for_command(&Options::new(), RunOptions::new(), Wait::no());
     let Attempt::Held(mut hold) = attempt.unwrap() else {
         panic!("it is free");
     };

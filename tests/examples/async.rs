@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use onehold::ReleaseOutcome;
 use tokio::task::{spawn_blocking, yield_now};
 
 #[tokio::main(flavor = "current_thread")]
@@ -11,7 +12,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let hold = spawn_blocking(move || onehold::lock("import")?.hold_within(minute)).await??;
     import().await;
     // Removes a file, so it may block, too.
-    spawn_blocking(move || hold.release()).await??;
+    if spawn_blocking(move || hold.release()).await?? == ReleaseOutcome::Lost {
+        println!("the lock was lost meanwhile");
+    }
     Ok(())
 }
 

@@ -350,7 +350,7 @@ fn command_of_a_hold_is_recorded_as_its_holder() {
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
     let claim = Options::new().command(vec!["cat".to_owned()]);
-    let mut hold = held(lock.hold_for_command(&claim, RunOptions::default(), Wait::no()));
+    let mut hold = held(lock.hold_for_command(&claim, RunOptions::new(), Wait::no()));
     let mut command = command("cat");
     command
         .stdin(std::process::Stdio::piped())
@@ -374,7 +374,7 @@ fn break_ends_the_command_of_a_program_and_neither_the_program_nor_its_other_chi
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
     let mut other = Running::sleeper();
-    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no()));
+    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::new(), Wait::no()));
     let environment = hold.environment(None);
     let mut command = Command::new("sh");
     let set = environment
@@ -396,7 +396,7 @@ fn break_ends_the_command_of_a_program_and_neither_the_program_nor_its_other_chi
 fn break_signals_no_child_that_the_program_starts_for_something_else() {
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
-    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no()));
+    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::new(), Wait::no()));
     let environment = hold.environment(None);
     let mut command = Command::new("sh");
     let set = environment
@@ -447,7 +447,7 @@ fn break_signals_no_child_that_the_program_starts_for_something_else() {
 fn command_does_not_start_if_the_lock_file_was_removed() {
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
-    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no()));
+    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::new(), Wait::no()));
     // Wine keeps a removed file until it is closed.
     if cfg!(windows) {
         std::fs::rename(lock.path(), fixture.env.path("moved")).unwrap();
@@ -531,18 +531,14 @@ fn command_does_not_start_if_another_program_took_the_lock() {
     let take = |keeping| held(lock.hold_for_command(&claim, keeping, Wait::no()));
     #[cfg(unix)]
     {
-        let exec = RunOptions {
-            exec: true,
-            ..RunOptions::default()
-        };
-        let mut hold = take(exec);
+        let mut hold = take(RunOptions::new().exec(true));
         std::fs::remove_file(hold.path()).unwrap();
         // If it were executed, this test process would become `true`.
         let error = hold.exec(&mut command("true"));
         assert!(matches!(error, Error::LostWhileAcquiring { .. }), "{error}");
     }
     // Another program rewrites the file in place.
-    let mut hold = take(RunOptions::default());
+    let mut hold = take(RunOptions::new());
     let foreign = "pid: 1\nsession_id: \"other\"\nlock_version: 1\n";
     std::fs::write(hold.path(), foreign).unwrap();
     let started = env.path("started");

@@ -90,11 +90,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     }
     let is_immediate = !may_block(&lock, &typed.hold);
     let queue = is_immediate.then(supervise::queue).transpose()?;
-    let run = RunOptions {
-        supervised: true,
-        without_command: true,
-        ..RunOptions::default()
-    };
+    let run = RunOptions::new().supervised(true).without_command();
     // Watched only while waiting or holding: so a free lock is taken even if stdin is at its end.
     let is_watched = Cell::new(false);
     let watch_stdin = || watch_stdin(&is_watched, &end);

@@ -57,15 +57,13 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     {
         return Ok(printed);
     }
-    let run_options = RunOptions {
-        close: typed.close,
-        exec: typed.exec,
-        supervised: !typed.exec,
-        kill_after: typed.kill_after,
-        die_with,
-        hold_at_least: typed.hold_at_least.filter(|least| !least.is_zero()),
-        without_command: false,
-    };
+    let run_options = RunOptions::new()
+        .close(typed.close)
+        .exec(typed.exec)
+        .supervised(!typed.exec)
+        .kill_after(typed.kill_after)
+        .die_with(die_with)
+        .hold_at_least(typed.hold_at_least.filter(|least| !least.is_zero()));
     // Signals are queued for the supervisor from here on. A call that may wait or ask queues them
     // later, because until then a signal must be able to end it.
     let queue = if may_block(&lock, &typed.hold) || typed.exec {
