@@ -98,9 +98,8 @@ pub use error::{Error, Operation, Result};
 pub use etcd::EtcdAccess;
 pub use finding::{Finding, Grade};
 pub use lock::{
-    Acquired, Attempt, Blocked, Break, Cleanup, Fate, Hold, Holder, Listing, Lock, MovedAside,
-    OnBreak, Options, PendingHold, Release, Renewal, RunOptions, Store, StoreWatch, Wait,
-    WaitDecision,
+    Attempt, Blocked, Break, Cleanup, Fate, Hold, Holder, Listing, Lock, MovedAside, OnBreak,
+    Options, PendingHold, Release, Renewal, RunOptions, Store, StoreWatch, Wait, WaitDecision,
 };
 pub use name::LockName;
 pub use record::{Format, Mode};

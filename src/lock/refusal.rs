@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
-use super::taking::Blocked;
+use super::attempt::Blocked;
 use crate::decision::verdict::Reason;
 use crate::describe::describe_holder;
 use crate::record::Format;

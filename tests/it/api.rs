@@ -15,8 +15,8 @@ use onehold::status::Reason;
 use crate::harness::wait_until;
 use crate::harness::{Running, TestEnv, command};
 use onehold::{
-    Acquired, Attempt, Blocked, Break, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode,
-    Options, Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait, WaitDecision,
+    Attempt, Blocked, Break, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode, Options,
+    Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait, WaitDecision,
 };
 
 struct Fixture {
@@ -246,10 +246,7 @@ fn attempt_that_its_caller_does_not_let_go_on_takes_nothing() {
     // A hold that would be extended.
     let owned = Options::new().owner("me").ttl(Duration::from_mins(1));
     let pending = |wait| fixture.lock("x").acquire(&owned, Holder::Lease, wait);
-    let Acquired::New(hold) = held(pending(Wait::no())) else {
-        panic!("it is free");
-    };
-    hold.confirm().unwrap();
+    held(pending(Wait::no())).confirm().unwrap();
     let longer = owned.clone().ttl(Duration::from_hours(1));
     let before = fixture.lock("x").check(None).unwrap().record.unwrap();
     let wait = Wait::no().on_decision(|_| false);
@@ -310,20 +307,17 @@ fn lease_is_held_only_after_confirmation() {
     let fixture = Fixture::new();
     let claim = Options::new().ttl(Duration::from_mins(1)).owner("me");
     let lock = fixture.lock("x");
-    let Acquired::New(unconfirmed) = held(lock.acquire(&claim, Holder::Lease, Wait::no())) else {
-        panic!("the lock was free");
-    };
+    let unconfirmed = held(lock.acquire(&claim, Holder::Lease, Wait::no()));
     drop(unconfirmed);
     assert_eq!(fixture.state("x"), State::Free);
-    let Acquired::New(lease) = held(lock.acquire(&claim, Holder::Lease, Wait::no())) else {
-        panic!("the lock was free");
-    };
+    let lease = held(lock.acquire(&claim, Holder::Lease, Wait::no()));
     let number = lease.confirm().unwrap();
-    let Acquired::AlreadyHeld(status) = held(lock.acquire(&claim, Holder::Lease, Wait::no()))
-    else {
+    let again = || lock.acquire(&claim, Holder::Lease, Wait::no());
+    let Attempt::Mine(status) = again().unwrap() else {
         panic!("the same owner holds it");
     };
     assert_eq!(status.hold(), Some(number));
+    assert_eq!(refused(again()).status.hold(), Some(number));
     let other = Caller::default();
     let owner = Caller {
         owner: Some("me".to_owned()),
@@ -495,13 +489,11 @@ fn list_and_cleanup_return_what_they_found() {
     let _hold = take(&fixture.lock("a/b"));
     let mut sleeper = Running::sleeper();
     let holder = Holder::process(sleeper.pid()).unwrap();
-    let Acquired::New(detached) = held(fixture.lock("z").acquire(
-        &Options::new(),
-        holder,
-        Wait::no(),
-    )) else {
-        panic!("the lock was free");
-    };
+    let detached = held(
+        fixture
+            .lock("z")
+            .acquire(&Options::new(), holder, Wait::no()),
+    );
     detached.confirm().unwrap();
     sleeper.kill();
     let names = || -> Vec<String> {

@@ -15,7 +15,7 @@ use crate::harness::{
     sorted_codes, wait_until,
 };
 use chrono::{DateTime, TimeDelta, Utc};
-use onehold::{Acquired, Attempt, Holder, LockName, Options, State, Store, Wait};
+use onehold::{Attempt, Holder, LockName, Options, State, Store, Wait};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use serde_json::Value;
 
@@ -149,7 +149,7 @@ fn name_and_path_of_one_lock_file_exclude_each_other() {
         let lease = store.lock(by_name()).unwrap();
         let options = Options::new().ttl(Duration::from_millis(1));
         match lease.acquire(&options, Holder::Lease, Wait::no()).unwrap() {
-            Attempt::Held(Acquired::New(pending)) => drop(pending.confirm().unwrap()),
+            Attempt::Held(pending) => drop(pending.confirm().unwrap()),
             other => panic!("round {round}: {other:?}"),
         }
         wait_until("the lease has expired", || {
@@ -182,7 +182,7 @@ fn name_and_path_of_one_lock_file_exclude_each_other() {
                                 to: now(),
                             });
                         }
-                        Ok(Attempt::Blocked(_)) => {}
+                        Ok(_) => {}
                         Err(error) => errors.lock().unwrap().push(error.to_string()),
                     }
                 });

@@ -14,7 +14,7 @@ use crate::harness::seen::now;
 #[cfg(target_os = "linux")]
 use crate::harness::wait_until;
 use crate::harness::{CONTENDERS, INCREMENT, Rng, Running, TestEnv, run_together, sorted_codes};
-use onehold::{Acquired, Attempt, Holder, LockName, Options, ReleaseOutcome, Store, Wait};
+use onehold::{Attempt, Holder, LockName, Options, ReleaseOutcome, Store, Wait};
 
 /// How often contenders begin at once.
 const ROUNDS: usize = 15;
@@ -149,9 +149,7 @@ fn one_of_8_threads_takes_over_zombie() {
                         start.wait();
                         match lock.acquire(&Options::new(), Holder::process(1).unwrap(), Wait::no())
                         {
-                            Ok(Attempt::Held(Acquired::New(detached))) => {
-                                Some(detached.confirm().unwrap())
-                            }
+                            Ok(Attempt::Held(detached)) => Some(detached.confirm().unwrap()),
                             Ok(_) => None,
                             Err(error) => panic!("{error}"),
                         }
@@ -230,7 +228,7 @@ fn program_that_creates_its_lock_file_exclusively_is_excluded() {
                                 assert_eq!(hold.release().unwrap(), ReleaseOutcome::Released);
                             }
                             // Held by another thread, incomplete, or not recognized.
-                            Ok(Attempt::Blocked(_)) | Err(onehold::Error::NotALock { .. }) => {
+                            Ok(_) | Err(onehold::Error::NotALock { .. }) => {
                                 continue;
                             }
                             Err(error) => panic!("{error}"),

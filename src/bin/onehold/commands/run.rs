@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::bail;
 use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::command_line::{Program, pass_on_wide_code, replace_process};
-use onehold::{Attempt, Format, Hold, LockName, RunOptions};
+use onehold::{Format, Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::args::{self, UsageError};
@@ -89,9 +89,9 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let attempt = acquire_with_prompts(session, &typed.hold, &lock, None, |options, wait| {
         lock.hold_for_command(&options.clone().command(words.clone()), run_options, wait)
     })?;
-    let hold = match attempt {
-        Attempt::Held(hold) => hold,
-        Attempt::Blocked(blocked) => {
+    let hold = match attempt.into_result() {
+        Ok(hold) => hold,
+        Err(blocked) => {
             let mut outcome = refused(session, &typed.hold, &lock, blocked);
             if is_derived {
                 outcome.notes.push(about_derived_name(program, arguments));

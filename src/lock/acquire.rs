@@ -1,105 +1,22 @@
-//! Takes a lock: for this process, for a command, for another process or until a time.
+//! The verbs that take a lock: for this process, for a command, for another process or until a time.
 
 use std::time::Duration;
 
 use chrono::{SubsecRound as _, TimeDelta, Utc};
 
+use super::attempt::{Attempt, attempt};
 use super::hold::{Hold, renewed};
 use super::holder::Holder;
 use super::lock::Lock;
 use super::options::{Options, RunOptions, milliseconds};
 use super::pending_hold::PendingHold;
-use super::take::{Outcome, take};
-use super::wait::Wait;
-use crate::backend::{HeldRecord, QueuePlace};
-use crate::decision::verdict::State;
-use crate::decision::{Asker, Judged, MAX_KEEP_MS};
-use crate::error::{Error, Result};
-use crate::files::journal::Action;
+use super::wait::{MaxWaiting, Wait};
+use crate::decision::{Asker, MAX_KEEP_MS};
+use crate::error::Result;
 use crate::identity::Pid;
 use crate::name::LockName;
-use crate::open_file::Handle;
 use crate::record::{Asked, Format, Kind, Live, Record, cut_command};
-use crate::status::Status;
-use crate::sys::wait::Watch;
 use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper, process};
-
-/// The result of a request, for a caller that looks at what is in the way. For any other,
-/// [`into_result`](Self::into_result) makes it an error that another holder has the lock.
-#[derive(Debug)]
-#[must_use]
-pub enum Attempt<T> {
-    /// The caller has the lock.
-    Held(T),
-    /// Another has it.
-    Blocked(Blocked),
-}
-
-impl<T> Attempt<T> {
-    /// For `?`: a lock that another holds is an error, which becomes an [`Error`] where that is returned.
-    ///
-    /// # Errors
-    /// [`Blocked`]: another has it.
-    pub fn into_result(self) -> Result<T, Blocked> {
-        match self {
-            Self::Held(held) => Ok(held),
-            Self::Blocked(blocked) => Err(blocked),
-        }
-    }
-}
-
-/// Why a lock could not be taken. As an error it says who holds the lock, since when and why.
-#[non_exhaustive]
-pub struct Blocked {
-    /// The hold or waiter in the way.
-    pub status: Box<Status>,
-    /// How long it was waited for; `None`: not at all.
-    pub waited: Option<Duration>,
-    /// So many were waiting already that it was not waited for, see [`Wait::max_waiting`].
-    pub waiting: Option<usize>,
-    /// The position in the queue that is kept, the first of which is 1, see [`Wait::keep_place`].
-    pub kept_position: Option<usize>,
-}
-
-impl From<Blocked> for Error {
-    fn from(blocked: Blocked) -> Self {
-        Self::Blocked(Box::new(blocked))
-    }
-}
-
-impl Error {
-    /// Who holds the lock or is before the caller, if it is [`Error::Blocked`].
-    #[must_use]
-    pub fn blocked(&self) -> Option<&Blocked> {
-        match self {
-            Self::Blocked(blocked) => blocked.downcast_ref(),
-            _ => None,
-        }
-    }
-}
-
-impl Blocked {
-    /// For a program that refuses for a reason of its own.
-    #[must_use]
-    pub fn new(status: Status, waited: Option<Duration>) -> Self {
-        let status = Box::new(status);
-        Self {
-            status,
-            waited,
-            waiting: None,
-            kept_position: None,
-        }
-    }
-}
-
-/// A lock acquired for another process, or until a time.
-#[derive(Debug)]
-pub enum Acquired {
-    /// Not in force until it is confirmed.
-    New(Box<PendingHold>),
-    /// The same holder already has the lock. Its time to live was extended if a longer one was asked for.
-    AlreadyHeld(Box<Status>),
-}
 
 /// What keeps a new hold alive.
 #[derive(Clone, Copy)]
@@ -107,13 +24,6 @@ enum NewHolder {
     ThisProcess,
     Run(RunOptions),
     Detached(Holder),
-}
-
-/// Result of an attempt.
-enum Taken {
-    Held(Box<Hold>),
-    AlreadyHeld(Box<Status>),
-    Blocked(Blocked),
 }
 
 impl Lock {
@@ -149,7 +59,7 @@ impl Lock {
     /// # Errors
     /// The store cannot be used, or the file is not a lock file.
     pub fn hold(&self, options: &Options, wait: Wait<'_>) -> Result<Attempt<Hold>> {
-        self.hold_by(options, NewHolder::ThisProcess, wait)
+        self.attempt(options, NewHolder::ThisProcess, wait)
     }
 
     /// Holds it for a command, to be started by [`Hold::spawn`] or [`Hold::exec`].
@@ -162,21 +72,7 @@ impl Lock {
         run: RunOptions,
         wait: Wait<'_>,
     ) -> Result<Attempt<Hold>> {
-        self.hold_by(options, NewHolder::Run(run), wait)
-    }
-
-    fn hold_by(
-        &self,
-        options: &Options,
-        holder: NewHolder,
-        wait: Wait<'_>,
-    ) -> Result<Attempt<Hold>> {
-        Ok(match self.take(options, holder, wait)? {
-            Taken::Held(taken) => Attempt::Held(*taken),
-            Taken::Blocked(blocked) => Attempt::Blocked(blocked),
-            // Only detached holds are repeated.
-            Taken::AlreadyHeld(status) => Attempt::Blocked(Blocked::new(*status, None)),
-        })
+        self.attempt(options, NewHolder::Run(run), wait)
     }
 
     /// Acquires it for another process, or as a lease. Nothing is held until the result is
@@ -189,58 +85,31 @@ impl Lock {
         options: &Options,
         holder: Holder,
         wait: Wait<'_>,
-    ) -> Result<Attempt<Acquired>> {
-        let taken = self.take(options, NewHolder::Detached(holder), wait)?;
-        Ok(match taken {
-            Taken::Held(taken) => {
-                Attempt::Held(Acquired::New(Box::new(PendingHold { taken, holder })))
-            }
-            Taken::AlreadyHeld(status) => Attempt::Held(Acquired::AlreadyHeld(status)),
-            Taken::Blocked(blocked) => Attempt::Blocked(blocked),
+    ) -> Result<Attempt<PendingHold>> {
+        let attempted = self.attempt(options, NewHolder::Detached(holder), wait)?;
+        Ok(match attempted {
+            Attempt::Held(taken) => Attempt::Held(PendingHold { taken, holder }),
+            Attempt::Mine(status) => Attempt::Mine(status),
+            Attempt::Blocked(blocked) => Attempt::Blocked(blocked),
         })
     }
 
-    fn take(&self, options: &Options, holder: NewHolder, mut wait: Wait<'_>) -> Result<Taken> {
-        let checked = options.clone();
-        let options = checked.check(&*self.store, self.name(), holder.detached(), holder.run())?;
+    fn attempt(
+        &self,
+        options: &Options,
+        holder: NewHolder,
+        mut wait: Wait<'_>,
+    ) -> Result<Attempt<Hold>> {
+        let options = options.clone();
+        let options = options.check(&*self.store, self.name(), holder.detached(), holder.run())?;
         // Gathered before the guard: reading another process's memory can block.
         let mut draft = self.draft(&options, holder);
         let mut request = self.request(&options, holder.asker());
         request.waits_beside = wait.is_wanted().then_some(0);
-        if wait.longest_queue().is_some_and(|most| most < u32::MAX) || wait.keeps_place.is_some() {
+        if matches!(wait.max_waiting, MaxWaiting::AtMost(_)) || wait.keeps_place.is_some() {
             request.keep_ms = self.keep_ms(&options, &wait)?;
         }
-        let (outcome, kept_position) = take(self, request, &mut draft, &mut wait)?;
-        match outcome {
-            Outcome::Held(mut taken) => {
-                let record = taken.held.record();
-                if record.kind != Kind::Run || record.is_without_command() {
-                    taken.place = None;
-                }
-                Ok(Taken::Held(taken))
-            }
-            Outcome::AlreadyHeld(judged) => {
-                let mut status = self.status(&judged);
-                status.waiters = self.store.waiters(self.name())?;
-                Ok(Taken::AlreadyHeld(Box::new(status)))
-            }
-            Outcome::Blocked(obstacle, waiting) => {
-                let mut status = self.obstacle_status(&obstacle);
-                if status.slot.is_some() {
-                    let request = self.request(&options, holder.asker());
-                    let looked = self
-                        .store
-                        .look(|snapshot| self.others_than(&status, &request, snapshot))?;
-                    status.others = looked.unwrap_or_default();
-                }
-                status.waiters = self.store.waiters(self.name()).unwrap_or_default();
-                Ok(Taken::Blocked(Blocked {
-                    waiting,
-                    kept_position,
-                    ..Blocked::new(status, wait.waited())
-                }))
-            }
-        }
+        attempt(self, request, &mut draft, &mut wait)
     }
 
     /// For how long a place in the queue is kept, of a wait that needs one.
@@ -263,57 +132,6 @@ impl Lock {
             return Ok(Some(keep));
         };
         Err(self.store.unsupported(why_not))
-    }
-
-    /// Writes the displaced and removed holds to the journal, and returns the new hold.
-    pub(super) fn taken(
-        &self,
-        held: Box<dyn HeldRecord>,
-        (place, watch): (Option<Box<dyn QueuePlace>>, Option<Watch>),
-        mut displaced: Vec<Judged<Handle>>,
-        removed: Vec<Judged<Handle>>,
-    ) -> Hold {
-        let mut warnings = Vec::new();
-        for judged in removed {
-            // A live holder is removed only if the caller asked for that: it is displaced, and not cleaned up.
-            if judged.verdict.is_live() {
-                displaced.push(judged);
-                continue;
-            }
-            let was = self.status(&judged);
-            warnings.extend(self.note(Action::Cleanup, &was, None));
-            warnings.extend(self.note_found(&was));
-        }
-        let displaced: Vec<Status> = displaced
-            .iter()
-            .map(|judged| self.displaced_status(judged))
-            .collect();
-        for was in &displaced {
-            let action = match was.verdict.state {
-                State::Zombie => Some(Action::Takeover),
-                State::Held | State::Overdue => Some(Action::Break),
-                State::Free | State::NotALock => None,
-            };
-            if let Some(action) = action {
-                let number = Some(held.record().hold);
-                warnings.extend(self.note(action, was, number));
-            }
-            warnings.extend(self.note_found(was));
-        }
-        let has_history = held.record().asked.is_some();
-        Hold {
-            history: has_history.then(|| (self.journal.clone(), Utc::now())),
-            pid: Pid::of_self(),
-            is_over: false,
-            older: Vec::new(),
-            store: self.store.clone(),
-            name: self.name().clone(),
-            held,
-            displaced,
-            place,
-            _watch: watch,
-            warnings,
-        }
     }
 
     fn draft(&self, options: &Options, holder: NewHolder) -> Record {
