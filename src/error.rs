@@ -168,6 +168,7 @@ pub enum Error {
 }
 
 /// What an [`Error::Remote`] means to the store itself.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing that it could mend.

@@ -73,7 +73,7 @@ mod backend;
 mod decision;
 #[doc(hidden)]
 pub mod describe;
-mod error;
+pub mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod files;
@@ -93,13 +93,12 @@ mod ticket;
 
 pub use backend::ReleaseOutcome;
 pub use decision::ownership::Caller;
-pub use error::{Error, Operation, Result};
+pub use error::{Error, Result};
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdAccess;
-pub use finding::{Finding, Grade};
 pub use lock::{
-    Attempt, Blocked, Break, Cleanup, Fate, Hold, Holder, Listing, Lock, MovedAside, OnBreak,
-    Options, PendingHold, Release, Renewal, RunOptions, Store, StoreWatch, Wait, WaitDecision,
+    Attempt, Blocked, Hold, Holder, Listing, Lock, Options, PendingHold, Release, Renewal,
+    RunOptions, Store, StoreWatch, Wait, WaitDecision,
 };
 pub use name::LockName;
 pub use record::{Format, Mode};
@@ -156,10 +155,18 @@ pub mod guarantees {}
 #[doc = include_str!("architecture.md")]
 pub mod architecture {}
 
-/// The journal of a store: [`Lock::events`] reads it.
+/// What a person does about holds and files that are in the way: [`Lock::break_hold`], [`Lock::cleanup`],
+/// [`Lock::move_aside`], [`Store::examine`].
+pub mod repair {
+    pub use crate::finding::{Finding, Grade};
+    pub use crate::lock::{Break, Cleanup, MovedAside, OnBreak};
+}
+
+/// The journal of a store: [`Lock::events`] reads it, and [`Lock::fate`] looks up one hold.
 pub mod journal {
     pub use crate::files::history::{HoldResult, PastHold};
     pub use crate::files::journal::{Action, Actor, Event, PreviousHold};
+    pub use crate::lock::Fate;
 }
 
 /// Signals. The library itself installs no handler and takes no signal.
@@ -177,7 +184,6 @@ pub mod keeper {
 /// What only the command-line tool needs. It changes without notice.
 #[doc(hidden)]
 pub mod command_line {
-    pub use crate::error::cause_text;
     #[cfg(feature = "etcd")]
     pub use crate::etcd::is_etcd_url;
     pub use crate::format::{escape_json, time_in_file};
@@ -187,7 +193,6 @@ pub mod command_line {
         Ending, Remaining, examine_host, process_of as process, tells_to_break, until_ended,
         user_of,
     };
-    pub use crate::status::trusted_filesystems;
     pub use crate::sys::HowEnded;
     #[cfg(all(feature = "cli", feature = "etcd"))]
     pub use crate::sys::directory::is_exposed;

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use onehold::record::Kind;
+use onehold::repair::Break;
 use onehold::status::Reason;
 
 #[cfg(target_os = "linux")]
 use crate::harness::wait_until;
 use crate::harness::{Running, TestEnv, command};
 use onehold::{
-    Attempt, Blocked, Break, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode, Options,
-    Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait, WaitDecision,
+    Attempt, Blocked, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode, Options, Release,
+    ReleaseOutcome, Renewal, RunOptions, State, Store, Wait, WaitDecision,
 };
 
 struct Fixture {
