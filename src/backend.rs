@@ -370,10 +370,15 @@ impl dyn Backend + '_ {
     pub(crate) fn update<'d, T>(
         &self,
         entry: Entry<'_>,
-        plan: impl FnMut(&dyn LockSnapshot) -> Result<(Change<'d>, T)>,
+        mut plan: impl FnMut(&dyn LockSnapshot) -> Result<(Change<'d>, T)>,
     ) -> Result<Option<T>> {
-        let answered = with_answer(plan, |plan| self.apply(entry, plan))?;
-        Ok(answered.map(|(_, answer)| answer))
+        let mut answer = None;
+        let updated = self.apply(entry, &mut |snapshot| {
+            let (change, answered) = plan(snapshot)?;
+            answer = Some(answered);
+            Ok(change)
+        })?;
+        Ok(updated.and(answer))
     }
 }
 
@@ -405,20 +410,6 @@ pub(crate) trait Contender {
 
     /// Its place, and the watch that it slept with, once it has the lock.
     fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>);
-}
-
-/// Applies a plan that returns something beside its change.
-pub(crate) fn with_answer<'d, T>(
-    mut plan: impl FnMut(&dyn LockSnapshot) -> Result<(Change<'d>, T)>,
-    apply: impl FnOnce(&mut Plan<'_, 'd>) -> Result<Option<Updated>>,
-) -> Result<Option<(Updated, T)>> {
-    let mut answer = None;
-    let updated = apply(&mut |snapshot| {
-        let (change, answered) = plan(snapshot)?;
-        answer = Some(answered);
-        Ok(change)
-    })?;
-    Ok(updated.zip(answer))
 }
 
 /// Wakes when something about the locks of a store may have changed.
@@ -517,7 +508,7 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
 pub enum ReleaseOutcome {
     /// It was removed.
     Released,
-    /// It stays taken for a while: see [`RunOptions::hold_at_least`](crate::RunOptions).
+    /// It stays taken for a while: see [`RunOptions::hold_at_least`](crate::RunOptions::hold_at_least).
     Kept,
     /// It was lost before. What is there now was not touched.
     Lost,

@@ -1,4 +1,4 @@
-//! What can go wrong, by what a caller can do about it. That a lock is held is not an error.
+//! What can go wrong, by what a caller can do about it.
 
 use std::fmt;
 use std::io;
@@ -15,6 +15,10 @@ use crate::sys::directory::other_owner;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// Another holder has the lock: [`blocked`](Self::blocked) is the [`Blocked`](crate::Blocked) that it is made
+    /// of, whose text this is.
+    #[error(transparent)]
+    Blocked(Box<dyn std::error::Error + Send + Sync>),
     /// The operating system refused.
     #[error("cannot {operation} `{}`", path.display())]
     Io {
@@ -164,6 +168,7 @@ pub enum Error {
 }
 
 /// What an [`Error::Remote`] means to the store itself.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing that it could mend.

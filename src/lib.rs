@@ -10,26 +10,20 @@
 //!
 //! A [`Store`] is a directory of locks. A [`Lock`] is a name in it, or the path of one lock file.
 //! [`lock`] is the one that `onehold run NAME` uses.
-//! [`Lock::check`] shows who holds a lock. [`Lock::hold`] holds it for the calling process,
-//! [`Lock::hold_for_command`] for a command, and [`Lock::acquire`] for another process or for a
-//! limited time. If another holder has the lock, the result is an [`Attempt::Blocked`], not an error;
-//! [`Attempt::into_result`] makes it one.
-//! [`Options::mode`] lets several share a lock, and [`Lock::and`] takes several locks as one hold.
 //!
 //! ```
-//! use onehold::{Options, State, Store, Wait};
+//! use onehold::{State, Store};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let directory = tempfile::tempdir()?;
+//! # fn main() -> onehold::Result<()> {
+//! # let directory = tempfile::tempdir().expect("a directory");
 //! # let directory = directory.path();
 //! let lock = Store::at(directory).lock("import".parse()?)?;
-//! let options = Options::new().message("nightly");
-//! let hold = lock.hold(&options, Wait::no())?.into_result()?;
+//! // An error, if another process holds it: its text says who, since when and why.
+//! let hold = lock.try_hold()?;
 //! // Every process can now see who holds it.
 //! let status = lock.check(None)?;
 //! assert_eq!(status.verdict.state, State::Held);
 //! assert_eq!(status.verdict.pid.map(|pid| pid.get()), Some(std::process::id()));
-//! assert_eq!(status.record.and_then(|record| record.message).as_deref(), Some("nightly"));
 //! // Released here, as on `?` and on a panic.
 //! drop(hold);
 //! assert_eq!(lock.check(None)?.verdict.state, State::Free);
@@ -37,36 +31,22 @@
 //! # }
 //! ```
 //!
-//! Waiters for a name are served in order of arrival, as far as they can take the lock.
+//! | to | call | result |
+//! |---|---|---|
+//! | hold a lock for the calling process | [`Lock::try_hold`] | [`Hold`] |
+//! | wait for it | [`Lock::hold_within`] | [`Hold`] |
+//! | hold it with [`Options`], or a [`Wait`] that tells what it waits for | [`Lock::hold`] | [`Attempt`] |
+//! | hold it for a command | [`Lock::hold_for_command`] | [`Attempt`] |
+//! | hold it for another process, or for a limited time | [`Lock::acquire`] | [`Attempt`] |
+//! | see who holds it | [`Lock::check`], [`Store::list`] | [`Status`] |
 //!
-//! All calls block. An async program calls them on a thread where it may block; a hold can be moved
-//! between threads, and is released wherever it is dropped:
+//! An [`Attempt`] is [`Blocked`](Attempt::Blocked) if another holder has the lock. So a caller can look at the
+//! status of that hold; [`Attempt::into_result`] makes an error of it. [`Options::mode`] lets several share a
+//! lock, and [`Lock::and`] takes several locks as one hold. Waiters for a name are served in order of arrival, as
+//! far as they can take the lock.
 //!
-//! ```
-//! use std::time::Duration;
-//!
-//! use onehold::{Attempt, Options, Store, Wait};
-//! use tokio::task::spawn_blocking;
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let directory = tempfile::tempdir()?;
-//! # let directory = directory.path();
-//! let lock = Store::at(directory).lock("import".parse()?)?;
-//! let minute = Duration::from_mins(1);
-//! let attempt = spawn_blocking(move || lock.hold(&Options::new(), Wait::at_most(minute))).await??;
-//! match attempt {
-//!     Attempt::Held(hold) => {
-//!         // Work that awaits something.
-//!         tokio::task::yield_now().await;
-//!         spawn_blocking(move || hold.release()).await??;
-//!     }
-//!     // Says who holds it, since when and why.
-//!     Attempt::Blocked(blocked) => println!("{blocked}"),
-//! }
-//! # Ok(())
-//! # }
-//! ```
+//! [`examples`] has a program for each of these. All calls block: an async program makes them on a thread where it may
+//! block, as one of the examples does. A hold can be moved between threads, and is released wherever it is dropped.
 //!
 //! [`guarantees`] lists what is guaranteed, and what is **not**: locks are advisory, waiters for a path
 //! have no order, and on filesystems that other machines can change (NFS, FUSE) no lock is taken over.
@@ -91,7 +71,7 @@ mod backend;
 mod decision;
 #[doc(hidden)]
 pub mod describe;
-mod error;
+pub mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod files;
@@ -111,14 +91,12 @@ mod ticket;
 
 pub use backend::ReleaseOutcome;
 pub use decision::ownership::Caller;
-pub use error::{Error, Operation, Result};
+pub use error::{Error, Result};
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdAccess;
-pub use finding::{Finding, Grade};
 pub use lock::{
-    Acquired, Attempt, Blocked, Break, Cleanup, Fate, Hold, Holder, Listing, Lock, MovedAside,
-    OnBreak, Options, PendingHold, Release, Renewal, RunOptions, Store, StoreWatch, Wait,
-    WaitDecision,
+    Attempt, Blocked, Hold, Holder, Listing, Lock, Options, PendingHold, Release, Renewal,
+    RunOptions, Store, StoreWatch, Wait, WaitDecision,
 };
 pub use name::LockName;
 pub use record::{Format, Mode};
@@ -132,11 +110,9 @@ mod model;
 /// The lock with this name in the [store of the user](Store::of_user), or the one at a path.
 ///
 /// ```no_run
-/// use onehold::{Options, Wait};
-///
 /// # fn main() -> onehold::Result<()> {
-/// // Held until it is dropped.
-/// let attempt = onehold::lock("import")?.hold(&Options::new(), Wait::no())?;
+/// // Held until it is dropped; an error, if another process holds it.
+/// let _hold = onehold::lock("import")?.try_hold()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -147,6 +123,30 @@ pub fn lock(name: impl AsRef<std::ffi::OsStr>) -> Result<Lock> {
     Store::of_user()?.lock(LockName::new(name)?)
 }
 
+/// Programs that can be copied. `cargo run --example NAME` runs one of them, in a clone of the source.
+///
+/// # `hold`
+/// ```no_run
+#[doc = include_str!("../tests/examples/hold.rs")]
+/// ```
+/// # `wait`
+/// ```no_run
+#[doc = include_str!("../tests/examples/wait.rs")]
+/// ```
+/// # `command`
+/// ```no_run
+#[doc = include_str!("../tests/examples/command.rs")]
+/// ```
+/// # `list`
+/// ```no_run
+#[doc = include_str!("../tests/examples/list.rs")]
+/// ```
+/// # `async`
+/// ```no_run
+#[doc = include_str!("../tests/examples/async.rs")]
+/// ```
+pub mod examples {}
+
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
 
@@ -156,10 +156,18 @@ pub mod evidence {}
 #[doc = include_str!("architecture.md")]
 pub mod architecture {}
 
-/// The journal of a store: [`Lock::events`] reads it.
+/// What a person does about holds and files that are in the way: [`Lock::break_hold`], [`Lock::cleanup`],
+/// [`Lock::move_aside`], [`Store::examine`].
+pub mod repair {
+    pub use crate::finding::{Finding, Grade};
+    pub use crate::lock::{Break, Cleanup, MovedAside, OnBreak};
+}
+
+/// The journal of a store: [`Lock::events`] reads it, and [`Lock::fate`] looks up one hold.
 pub mod journal {
     pub use crate::files::history::{HoldResult, PastHold};
     pub use crate::files::journal::{Action, Actor, Event, PreviousHold};
+    pub use crate::lock::Fate;
 }
 
 /// Signals. The library itself installs no handler and takes no signal.
@@ -177,7 +185,6 @@ pub mod keeper {
 /// What only the command-line tool needs. It changes without notice.
 #[doc(hidden)]
 pub mod command_line {
-    pub use crate::error::cause_text;
     #[cfg(feature = "etcd")]
     pub use crate::etcd::is_etcd_url;
     pub use crate::format::{escape_json, time_in_file};
@@ -187,7 +194,6 @@ pub mod command_line {
         Ending, Remaining, examine_host, process_of as process, tells_to_break, until_ended,
         user_of,
     };
-    pub use crate::status::trusted_filesystems;
     pub use crate::sys::HowEnded;
     #[cfg(all(feature = "cli", feature = "etcd"))]
     pub use crate::sys::directory::is_exposed;

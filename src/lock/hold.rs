@@ -31,14 +31,12 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
 /// If the process is killed, the next one takes the lock over at once.
 ///
 /// ```no_run
-/// use onehold::{Attempt, Options, Store, Wait};
+/// use onehold::Store;
 ///
 /// # fn main() -> onehold::Result<()> {
-/// let lock = Store::at("/var/lib/app/locks").lock("import".parse()?)?;
-/// match lock.hold(&Options::new().message("nightly"), Wait::no())? {
-///     Attempt::Held(hold) => println!("hold {}", hold.number()),
-///     Attempt::Blocked(blocked) => println!("{:?}", blocked.status.verdict),
-/// }
+/// let hold = Store::at("/var/lib/app/locks").lock("import".parse()?)?.try_hold()?;
+/// println!("hold {}", hold.number());
+/// // Bound to a name, it lives until here. Bound to `_`, it would be dropped at once.
 /// # Ok(())
 /// # }
 /// ```
@@ -126,7 +124,7 @@ impl Hold {
     }
 
     /// Starts a command under this hold. Its PID is in the record before it is executed, and it
-    /// inherits the kernel lock unless the hold was made with [`RunOptions::close`](crate::RunOptions):
+    /// inherits the kernel lock unless the hold was made with [`RunOptions::close`](crate::RunOptions::close):
     /// as long as it runs the lock is held, even if the calling process is killed.
     ///
     /// # Errors
@@ -217,7 +215,7 @@ impl Hold {
     }
 
     /// Releases the lock. `end`: of its command, to keep the lock until the time of
-    /// [`RunOptions::hold_at_least`](crate::RunOptions). On etcd that is tried again for as long as `goes_on` returns
+    /// [`RunOptions::hold_at_least`](crate::RunOptions::hold_at_least). On etcd that is tried again for as long as `goes_on` returns
     /// true.
     ///
     /// # Errors

@@ -57,10 +57,8 @@ impl Lock {
     ///
     /// ```no_run
     /// # fn main() -> onehold::Result<()> {
-    /// use onehold::{LockName, Options, Wait};
-    ///
-    /// let both = onehold::lock("db")?.and(LockName::new("cache")?)?;
-    /// let attempt = both.hold(&Options::new(), Wait::forever())?;
+    /// let both = onehold::lock("db")?.and("cache".parse()?)?;
+    /// let _hold = both.try_hold()?;
     /// # Ok(())
     /// # }
     /// ```

@@ -1,7 +1,9 @@
-//! The verbs: what a caller can do with a lock. One loop takes a lock ([`take`]); everything else is one
-//! update of the backend.
+//! The verbs: what a caller can do with a lock. One loop takes a lock ([`attempt`]); everything else is
+//! one update of the backend.
 
+mod acquire;
 mod aside;
+mod attempt;
 mod breaking;
 mod cleanup;
 mod ending;
@@ -20,12 +22,11 @@ mod status;
 mod store;
 mod supervise;
 mod surroundings;
-mod take;
-mod taking;
 mod unfinished;
 mod wait;
 
 pub use aside::MovedAside;
+pub use attempt::{Attempt, Blocked};
 pub use breaking::{Break, OnBreak};
 pub use cleanup::Cleanup;
 pub use ending::{Ending, Remaining};
@@ -41,5 +42,4 @@ pub use pending_hold::PendingHold;
 pub use releasing::{Release, Renewal};
 pub use store::{Listing, Store, StoreWatch};
 pub use supervise::tells_to_break;
-pub use taking::{Acquired, Attempt, Blocked};
 pub use wait::{Wait, WaitDecision};

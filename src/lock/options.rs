@@ -42,23 +42,73 @@ pub struct Options {
 /// How a hold for a command is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
+    pub(super) close: bool,
+    pub(super) exec: bool,
+    pub(super) supervised: bool,
+    pub(super) kill_after: Option<Duration>,
+    pub(super) die_with: Option<ProcessId>,
+    pub(super) hold_at_least: Option<Duration>,
+    pub(super) without_command: bool,
+}
+
+impl RunOptions {
+    /// A command that inherits the kernel lock, started by [`Hold::spawn`](crate::Hold::spawn).
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// The command does not inherit the kernel lock.
-    pub close: bool,
-    /// The calling process becomes the command.
-    pub exec: bool,
+    #[must_use]
+    pub fn close(mut self, close: bool) -> Self {
+        self.close = close;
+        self
+    }
+
+    /// The calling process becomes the command, by [`Hold::exec`](crate::Hold::exec).
+    #[must_use]
+    pub fn exec(mut self, exec: bool) -> Self {
+        self.exec = exec;
+        self
+    }
+
     /// The calling process supervises the command: a break of the hold sends it TERM
     /// (with a value on Linux, see sigqueue(3)), and it ends the work. Otherwise the
     /// process that breaks the hold ends it.
-    pub supervised: bool,
-    /// Time between TERM and KILL when the work is ended by force; `None`: 10 s. Zero: no KILL.
-    pub kill_after: Option<Duration>,
+    #[must_use]
+    pub fn supervised(mut self, supervised: bool) -> Self {
+        self.supervised = supervised;
+        self
+    }
+
+    /// Time between TERM and KILL when the work is ended by force; by default 10 s. Zero: no KILL.
+    #[must_use]
+    pub fn kill_after(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.kill_after = after.into();
+        self
+    }
+
     /// The calling process ends the work once this process has exited. On record, so that the next contender
     /// ends it if the calling process has been killed.
-    pub die_with: Option<ProcessId>,
+    #[must_use]
+    pub fn die_with(mut self, process: impl Into<Option<ProcessId>>) -> Self {
+        self.die_with = process.into();
+        self
+    }
+
     /// The lock stays taken for so long after it was acquired, also when the command has ended before.
-    pub hold_at_least: Option<Duration>,
-    /// There is no command: the calling process keeps the hold, and gives it back itself.
-    pub without_command: bool,
+    #[must_use]
+    pub fn hold_at_least(mut self, least: impl Into<Option<Duration>>) -> Self {
+        self.hold_at_least = least.into();
+        self
+    }
+
+    /// There is no command: the calling process keeps the hold, and releases it itself.
+    #[must_use]
+    pub fn without_command(mut self) -> Self {
+        self.without_command = true;
+        self
+    }
 }
 
 impl Options {

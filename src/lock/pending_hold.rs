@@ -18,7 +18,7 @@ use crate::sys::process;
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub struct PendingHold {
-    pub(super) taken: Box<Hold>,
+    pub(super) taken: Hold,
     pub(super) holder: Holder,
 }
 
@@ -46,7 +46,7 @@ impl PendingHold {
         verdict.pid_alive = process.map(|_| true);
         verdict.age = Some(Duration::ZERO);
         verdict.expires_at = record.live.expires_at;
-        let Hold { store, name, .. } = &*self.taken;
+        let Hold { store, name, .. } = &self.taken;
         Status {
             record: Some(record),
             uid: process::own_uid().filter(|_| !store.is_remote()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
-use super::taking::Blocked;
+use super::attempt::Blocked;
 use crate::decision::verdict::Reason;
 use crate::describe::describe_holder;
 use crate::record::Format;
@@ -25,6 +25,13 @@ impl fmt::Display for Blocked {
             Format::Memory if is_theirs => memory(f, status, self.waited.unwrap_or_default()),
             _ => f.write_str(&describe_holder(status, utc)),
         }
+    }
+}
+
+/// The same sentence: it is what a program prints whose `main` returns the error.
+impl fmt::Debug for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
     }
 }
 

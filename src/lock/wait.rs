@@ -38,6 +38,14 @@ pub enum WaitDecision {
     WaitAgain,
 }
 
+/// Behind how many others an attempt waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MaxWaiting {
+    DoesNotWait,
+    AtMost(usize),
+    NoLimit,
+}
+
 /// How long to wait for a lock that another holds.
 ///
 /// A wait ends as soon as the holder releases its kernel lock or its process ends; nothing is polled
@@ -62,7 +70,7 @@ pub struct Wait<'a> {
     started: Option<Duration>,
     /// Another holder was in the way.
     has_waited: bool,
-    max_waiting: Option<u32>,
+    pub(super) max_waiting: MaxWaiting,
     pub(super) keeps_place: Option<Duration>,
     pub(super) back_off: BackOff,
 }
@@ -95,7 +103,11 @@ impl<'a> Wait<'a> {
             is_taking: false,
             started: None,
             has_waited: false,
-            max_waiting: None,
+            max_waiting: if limit == Some(Duration::ZERO) {
+                MaxWaiting::DoesNotWait
+            } else {
+                MaxWaiting::NoLimit
+            },
             keeps_place: None,
             back_off: BACK_OFF,
         }
@@ -114,7 +126,9 @@ impl<'a> Wait<'a> {
     /// this has no effect.
     #[must_use]
     pub fn max_waiting(mut self, waiting: u32) -> Self {
-        self.max_waiting = Some(waiting);
+        if self.max_waiting != MaxWaiting::DoesNotWait {
+            self.max_waiting = MaxWaiting::AtMost(waiting.try_into().unwrap_or(usize::MAX));
+        }
         self
     }
 
@@ -127,12 +141,6 @@ impl<'a> Wait<'a> {
     pub fn keep_place(mut self, keep: Duration) -> Self {
         self.keeps_place = Some(keep);
         self
-    }
-
-    /// How many others it waits behind at most; `None`: it does not wait.
-    pub(super) fn longest_queue(&self) -> Option<u32> {
-        self.is_wanted()
-            .then(|| self.max_waiting.unwrap_or(u32::MAX))
     }
 
     /// Where nothing wakes it, a waiter looks again after `first`, doubling up to `most`, each time
@@ -185,7 +193,7 @@ impl<'a> Wait<'a> {
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
-        self.limit != Some(Duration::ZERO)
+        self.max_waiting != MaxWaiting::DoesNotWait
     }
 
     /// How long it has waited for a holder, if at all.

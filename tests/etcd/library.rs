@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use onehold::{
-    Acquired, Attempt, Error, EtcdAccess, Holder, LockName, Options, ReleaseOutcome, RunOptions,
-    State, Store, Wait, WaitDecision,
+    Attempt, Error, EtcdAccess, Holder, LockName, Options, ReleaseOutcome, RunOptions, State,
+    Store, Wait, WaitDecision,
 };
 
 use crate::cluster::{Cluster, On, shared};
@@ -97,15 +97,13 @@ fn lease_of_a_program_lasts_without_it_and_a_command_needs_a_keeper() {
     let on = On::new(shared());
     let lock = lock(&on, "x");
     let options = Options::new().ttl(Duration::from_secs(30)).owner("me");
-    let Attempt::Held(Acquired::New(pending)) =
-        lock.acquire(&options, Holder::Lease, Wait::no()).unwrap()
-    else {
+    let Attempt::Held(pending) = lock.acquire(&options, Holder::Lease, Wait::no()).unwrap() else {
         panic!("it is free");
     };
     let number = pending.confirm().unwrap();
     assert_eq!(lock.check(None).unwrap().hold(), Some(number));
     assert_eq!(on.code(&["release", "x", "--owner", "me"]), 0);
-    let attempt = lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no());
+    let attempt = lock.hold_for_command(&Options::new(), RunOptions::new(), Wait::no());
     let Attempt::Held(mut hold) = attempt.unwrap() else {
         panic!("it is free");
     };

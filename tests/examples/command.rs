@@ -7,7 +7,7 @@ use onehold::{Attempt, Options, ReleaseOutcome, RunOptions, Wait};
 fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let options = Options::new().command(vec!["sort".to_owned(), "--version".to_owned()]);
     let lock = onehold::lock("report")?;
-    let attempt = lock.hold_for_command(&options, RunOptions::default(), Wait::no())?;
+    let attempt = lock.hold_for_command(&options, RunOptions::new(), Wait::no())?;
     let Attempt::Held(mut hold) = attempt else {
         return Ok(ExitCode::from(75));
     };

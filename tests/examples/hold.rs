@@ -1,15 +1,9 @@
 //! One import at a time: the lock is held while a function runs, whatever way it ends.
 #![allow(clippy::print_stdout)]
 
-use onehold::{Options, Wait};
-
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let options = Options::new().message("nightly");
-    let attempt = onehold::lock("import")?.hold(&options, Wait::no())?;
-    // The text says who holds it, since when and why.
-    let _hold = attempt
-        .into_result()
-        .map_err(|blocked| blocked.to_string())?;
+fn main() -> onehold::Result<()> {
+    // If another process holds it, the error says who, since when and why.
+    let _hold = onehold::lock("import")?.try_hold()?;
     import();
     Ok(())
 }

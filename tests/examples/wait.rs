@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use onehold::{Attempt, Options, ReleaseOutcome, Wait};
+use onehold::{Options, ReleaseOutcome, Wait};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Without it, a wait with a limit polls. It is not set unasked: the program may use SIGALRM itself.
@@ -11,15 +11,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let wait = Wait::at_most(Duration::from_secs(5)).on_wait(Duration::ZERO, |status| {
         println!("waiting: position {}", status.waiters.len());
     });
-    match onehold::lock("import")?.hold(&Options::new(), wait)? {
-        Attempt::Held(hold) => {
+    match onehold::lock("import")?
+        .hold(&Options::new(), wait)?
+        .into_result()
+    {
+        Ok(hold) => {
             println!("held under number {}", hold.number());
             // A hold that is only dropped is released, too, but says nothing.
             if hold.release()? == ReleaseOutcome::Lost {
                 println!("it was lost meanwhile");
             }
         }
-        Attempt::Blocked(blocked) => println!("timed out: {blocked}"),
+        Err(blocked) => println!("timed out: {blocked}"),
     }
     Ok(())
 }

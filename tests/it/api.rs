@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use onehold::record::Kind;
+use onehold::repair::Break;
 use onehold::status::Reason;
 
 #[cfg(target_os = "linux")]
 use crate::harness::wait_until;
 use crate::harness::{Running, TestEnv, command};
 use onehold::{
-    Acquired, Attempt, Blocked, Break, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode,
-    Options, Release, ReleaseOutcome, Renewal, RunOptions, State, Store, Wait, WaitDecision,
+    Attempt, Blocked, Caller, Error, Format, Hold, Holder, Lock, LockName, Mode, Options, Release,
+    ReleaseOutcome, Renewal, RunOptions, State, Store, Wait, WaitDecision,
 };
 
 struct Fixture {
@@ -169,6 +170,33 @@ fn blocked_attempt_is_an_error_for_a_program_that_cannot_go_on() {
 }
 
 #[test]
+fn short_forms_hold_the_lock_or_fail_with_the_holder() {
+    let fixture = Fixture::new();
+    let lock = fixture.lock("x");
+    let hold = lock.try_hold().unwrap();
+    assert_eq!(fixture.state("x"), State::Held);
+    let error = lock.try_hold().unwrap_err();
+    let blocked = error.blocked().expect("the holder");
+    assert_eq!(blocked.status.hold(), Some(hold.number()));
+    assert!(blocked.waited.is_none());
+    assert_eq!(error.to_string(), blocked.to_string());
+    assert!(error.to_string().starts_with("`x` is held by process "));
+    assert_eq!(
+        format!("{error:?}"),
+        format!("Blocked({:?})", error.to_string())
+    );
+    let limit = Duration::from_millis(50);
+    let error = lock.hold_within(limit).unwrap_err();
+    assert!(matches!(error, Error::Blocked(_)), "{error}");
+    assert!(error.blocked().unwrap().waited.unwrap() >= limit);
+    assert!(Error::Canceled.blocked().is_none());
+    drop(hold);
+    let hold = lock.hold_within(limit).unwrap();
+    assert_eq!(hold.release().unwrap(), ReleaseOutcome::Released);
+    assert_eq!(fixture.state("x"), State::Free);
+}
+
+#[test]
 fn wait_ends_at_its_limit_or_when_it_is_canceled() {
     let fixture = Fixture::new();
     let _hold = take(&fixture.lock("x"));
@@ -219,10 +247,7 @@ fn attempt_that_its_caller_does_not_let_go_on_takes_nothing() {
     // A hold that would be extended.
     let owned = Options::new().owner("me").ttl(Duration::from_mins(1));
     let pending = |wait| fixture.lock("x").acquire(&owned, Holder::Lease, wait);
-    let Acquired::New(hold) = held(pending(Wait::no())) else {
-        panic!("it is free");
-    };
-    hold.confirm().unwrap();
+    held(pending(Wait::no())).confirm().unwrap();
     let longer = owned.clone().ttl(Duration::from_hours(1));
     let before = fixture.lock("x").check(None).unwrap().record.unwrap();
     let wait = Wait::no().on_decision(|_| false);
@@ -283,20 +308,17 @@ fn lease_is_held_only_after_confirmation() {
     let fixture = Fixture::new();
     let claim = Options::new().ttl(Duration::from_mins(1)).owner("me");
     let lock = fixture.lock("x");
-    let Acquired::New(unconfirmed) = held(lock.acquire(&claim, Holder::Lease, Wait::no())) else {
-        panic!("the lock was free");
-    };
+    let unconfirmed = held(lock.acquire(&claim, Holder::Lease, Wait::no()));
     drop(unconfirmed);
     assert_eq!(fixture.state("x"), State::Free);
-    let Acquired::New(lease) = held(lock.acquire(&claim, Holder::Lease, Wait::no())) else {
-        panic!("the lock was free");
-    };
+    let lease = held(lock.acquire(&claim, Holder::Lease, Wait::no()));
     let number = lease.confirm().unwrap();
-    let Acquired::AlreadyHeld(status) = held(lock.acquire(&claim, Holder::Lease, Wait::no()))
-    else {
+    let again = || lock.acquire(&claim, Holder::Lease, Wait::no());
+    let Attempt::Mine(status) = again().unwrap() else {
         panic!("the same owner holds it");
     };
     assert_eq!(status.hold(), Some(number));
+    assert_eq!(refused(again()).status.hold(), Some(number));
     let other = Caller::default();
     let owner = Caller {
         owner: Some("me".to_owned()),
@@ -323,7 +345,7 @@ fn command_of_a_hold_is_recorded_as_its_holder() {
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
     let claim = Options::new().command(vec!["cat".to_owned()]);
-    let mut hold = held(lock.hold_for_command(&claim, RunOptions::default(), Wait::no()));
+    let mut hold = held(lock.hold_for_command(&claim, RunOptions::new(), Wait::no()));
     let mut command = command("cat");
     command
         .stdin(std::process::Stdio::piped())
@@ -347,7 +369,7 @@ fn break_ends_the_command_of_a_program_and_neither_the_program_nor_its_other_chi
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
     let mut other = Running::sleeper();
-    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no()));
+    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::new(), Wait::no()));
     let environment = hold.environment(None);
     let mut command = Command::new("sh");
     let set = environment
@@ -369,7 +391,7 @@ fn break_ends_the_command_of_a_program_and_neither_the_program_nor_its_other_chi
 fn break_signals_no_child_that_the_program_starts_for_something_else() {
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
-    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no()));
+    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::new(), Wait::no()));
     let environment = hold.environment(None);
     let mut command = Command::new("sh");
     let set = environment
@@ -420,7 +442,7 @@ fn break_signals_no_child_that_the_program_starts_for_something_else() {
 fn command_does_not_start_if_the_lock_file_was_removed() {
     let fixture = Fixture::new();
     let lock = fixture.lock("x");
-    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::default(), Wait::no()));
+    let mut hold = held(lock.hold_for_command(&Options::new(), RunOptions::new(), Wait::no()));
     // Wine keeps a removed file until it is closed.
     if cfg!(windows) {
         std::fs::rename(lock.path(), fixture.env.path("moved")).unwrap();
@@ -468,13 +490,11 @@ fn list_and_cleanup_return_what_they_found() {
     let _hold = take(&fixture.lock("a/b"));
     let mut sleeper = Running::sleeper();
     let holder = Holder::process(sleeper.pid()).unwrap();
-    let Acquired::New(detached) = held(fixture.lock("z").acquire(
-        &Options::new(),
-        holder,
-        Wait::no(),
-    )) else {
-        panic!("the lock was free");
-    };
+    let detached = held(
+        fixture
+            .lock("z")
+            .acquire(&Options::new(), holder, Wait::no()),
+    );
     detached.confirm().unwrap();
     sleeper.kill();
     let names = || -> Vec<String> {
@@ -504,18 +524,14 @@ fn command_does_not_start_if_another_program_took_the_lock() {
     let take = |keeping| held(lock.hold_for_command(&claim, keeping, Wait::no()));
     #[cfg(unix)]
     {
-        let exec = RunOptions {
-            exec: true,
-            ..RunOptions::default()
-        };
-        let mut hold = take(exec);
+        let mut hold = take(RunOptions::new().exec(true));
         std::fs::remove_file(hold.path()).unwrap();
         // If it were executed, this test process would become `true`.
         let error = hold.exec(&mut command("true"));
         assert!(matches!(error, Error::LostWhileAcquiring { .. }), "{error}");
     }
     // Another program rewrites the file in place.
-    let mut hold = take(RunOptions::default());
+    let mut hold = take(RunOptions::new());
     let foreign = "pid: 1\nsession_id: \"other\"\nlock_version: 1\n";
     std::fs::write(hold.path(), foreign).unwrap();
     let started = env.path("started");

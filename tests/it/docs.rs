@@ -592,7 +592,7 @@ fn manual_examples_parse() {
 fn each_trusted_filesystem_is_documented() {
     let page = fs::read_to_string(root().join("man/onehold-states.7")).unwrap();
     let page = page.to_lowercase();
-    for name in onehold::command_line::trusted_filesystems().flat_map(|names| names.split(", ")) {
+    for name in onehold::status::trusted_filesystems().flat_map(|names| names.split(", ")) {
         assert!(page.contains(name), "{name}");
     }
 }

@@ -37,12 +37,26 @@ fn hold_runs_the_function_or_says_who_holds_the_lock() {
     let (code, said, errors) = run(&env, "hold");
     assert_eq!((code, said.as_str()), (Some(1), ""));
     assert!(
-        errors.starts_with("Error: \"`import` is held by a lease of o on "),
+        errors.starts_with("Error: Blocked(\"`import` is held by a lease of o on "),
         "{errors}"
     );
     let released = output(&mut onehold(&env, &["release", "import", "--owner", "o"]));
     assert!(released.status.success());
     assert_eq!(run(&env, "hold").0, Some(0));
+}
+
+#[test]
+fn async_program_holds_the_lock_and_releases_it() {
+    let env = TestEnv::new();
+    for _ in 0..2 {
+        let (code, said, errors) = run(&env, "async");
+        assert_eq!(
+            (code, said.as_str(), errors.as_str()),
+            (Some(0), "importing\n", "")
+        );
+    }
+    let checked = output(&mut onehold(&env, &["check", "import"]));
+    assert_eq!(checked.status.code(), Some(0));
 }
 
 #[test]

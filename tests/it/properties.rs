@@ -35,7 +35,7 @@ fn record_of_run(directory: &Path, format: Format) -> Vec<u8> {
     let claim = Options::new()
         .owner("an owner")
         .message("why, in \"words\"");
-    let attempt = lock.hold_for_command(&claim, RunOptions::default(), Wait::no());
+    let attempt = lock.hold_for_command(&claim, RunOptions::new(), Wait::no());
     let onehold::Attempt::Held(hold) = attempt.unwrap() else {
         panic!("a new lock is free");
     };

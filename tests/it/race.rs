@@ -15,7 +15,7 @@ use crate::harness::seen::now;
 use crate::harness::{
     CONTENDERS, INCREMENT, Rng, Running, TestEnv, run_together, sorted_codes, wait_until,
 };
-use onehold::{Acquired, Attempt, Holder, LockName, Options, ReleaseOutcome, State, Store, Wait};
+use onehold::{Attempt, Holder, LockName, Options, ReleaseOutcome, State, Store, Wait};
 use serde_json::Value;
 
 /// How often contenders begin at once.
@@ -151,9 +151,7 @@ fn one_of_8_threads_takes_over_zombie() {
                         start.wait();
                         match lock.acquire(&Options::new(), Holder::process(1).unwrap(), Wait::no())
                         {
-                            Ok(Attempt::Held(Acquired::New(detached))) => {
-                                Some(detached.confirm().unwrap())
-                            }
+                            Ok(Attempt::Held(detached)) => Some(detached.confirm().unwrap()),
                             Ok(_) => None,
                             Err(error) => panic!("{error}"),
                         }
@@ -232,7 +230,7 @@ fn program_that_creates_its_lock_file_exclusively_is_excluded() {
                                 assert_eq!(hold.release().unwrap(), ReleaseOutcome::Released);
                             }
                             // Held by another thread, incomplete, or not recognized.
-                            Ok(Attempt::Blocked(_)) | Err(onehold::Error::NotALock { .. }) => {
+                            Ok(_) | Err(onehold::Error::NotALock { .. }) => {
                                 continue;
                             }
                             Err(error) => panic!("{error}"),

@@ -75,7 +75,7 @@ impl Setting {
         }
     }
 
-    /// As `lock::take::plan`.
+    /// As `lock::attempt::plan`.
     pub(super) fn outcome(&self, memory: &Memory<'_>, process: usize) -> Outcome {
         let request = self.request(memory.world, process);
         let Ok(mut decision) = decide(&request, memory);

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use onehold::{Lock, LockName};
 
-pub(crate) use onehold::command_line::cause_text;
 pub(crate) use onehold::describe::{quoted, short_span, span};
+pub(crate) use onehold::error::cause_text;
 pub(crate) use onehold::terminal::escape;
 
 /// An error and its causes, on one line.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
 use onehold::record::Kind;
-use onehold::{Acquired, Attempt, Format, Holder, Mode, PendingHold, Status};
+use onehold::{Attempt, Format, Holder, Mode, PendingHold, Status};
 
 use crate::arguments::args;
 use crate::configuration::session::Session;
@@ -36,11 +36,11 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
         lock.acquire(options, holder, wait)
     })?;
     match attempt {
-        Attempt::Held(Acquired::New(pending)) => {
+        Attempt::Held(pending) => {
             let is_no_lease = asks_for_lease && !matches!(holder, Holder::Lease);
-            Ok(hand_over(session, &lock, *pending, is_no_lease))
+            Ok(hand_over(session, &lock, pending, is_no_lease))
         }
-        Attempt::Held(Acquired::AlreadyHeld(status)) => Ok(already_held(session, status).into()),
+        Attempt::Mine(status) => Ok(already_held(session, status).into()),
         Attempt::Blocked(blocked) => {
             let is_its_own = typed.pid.is_some() && is_held_by(&blocked.status, holder);
             let hint = is_its_own.then(|| own_hold_hint(session, &lock, &blocked.status));

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use onehold::command_line::command_line_of;
 use onehold::record::{Pid, ProcessId};
+use onehold::repair::Break;
 use onehold::status::{Evidence, Reason};
-use onehold::{Break, Format, Lock, State, Status};
+use onehold::{Format, Lock, State, Status};
 use serde_json::{Value, json};
 
 use crate::arguments::args;

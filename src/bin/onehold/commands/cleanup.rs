@@ -1,7 +1,8 @@
 //! `cleanup`: remove all zombies.
 
+use onehold::repair::Cleanup;
 use onehold::status::Reason;
-use onehold::{Cleanup, Error, Lock, State, Status};
+use onehold::{Error, Lock, State, Status};
 
 use crate::arguments::args;
 use crate::configuration::session::Session;

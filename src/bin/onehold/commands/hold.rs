@@ -12,7 +12,7 @@ use onehold::command_line::{
 };
 use onehold::journal::HoldResult;
 use onehold::record::Pid;
-use onehold::{Attempt, Format, Hold, Lock, ReleaseOutcome, RunOptions, Status};
+use onehold::{Format, Hold, Lock, ReleaseOutcome, RunOptions, Status};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -90,11 +90,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     }
     let is_immediate = !may_block(&lock, &typed.hold);
     let queue = is_immediate.then(supervise::queue).transpose()?;
-    let run = RunOptions {
-        supervised: true,
-        without_command: true,
-        ..RunOptions::default()
-    };
+    let run = RunOptions::new().supervised(true).without_command();
     // Watched only while waiting or holding: so a free lock is taken even if stdin is at its end.
     let is_watched = Cell::new(false);
     let watch_stdin = || watch_stdin(&is_watched, &end);
@@ -124,9 +120,9 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
         Some(&begins_to_wait),
         |options, wait| lock.hold_for_command(&options.clone().command(own.clone()), run, wait),
     )?;
-    let hold = match attempt {
-        Attempt::Held(hold) => hold,
-        Attempt::Blocked(blocked) => {
+    let hold = match attempt.into_result() {
+        Ok(hold) => hold,
+        Err(blocked) => {
             return Ok(refused(session, &typed.hold, &lock, blocked).into());
         }
     };

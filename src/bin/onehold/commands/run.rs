@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::bail;
 use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::command_line::{Program, pass_on_wide_code, replace_process};
-use onehold::{Attempt, Format, Hold, LockName, RunOptions};
+use onehold::{Format, Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::args::{self, UsageError};
@@ -57,15 +57,13 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     {
         return Ok(printed);
     }
-    let run_options = RunOptions {
-        close: typed.close,
-        exec: typed.exec,
-        supervised: !typed.exec,
-        kill_after: typed.kill_after,
-        die_with,
-        hold_at_least: typed.hold_at_least.filter(|least| !least.is_zero()),
-        without_command: false,
-    };
+    let run_options = RunOptions::new()
+        .close(typed.close)
+        .exec(typed.exec)
+        .supervised(!typed.exec)
+        .kill_after(typed.kill_after)
+        .die_with(die_with)
+        .hold_at_least(typed.hold_at_least.filter(|least| !least.is_zero()));
     // Signals are queued for the supervisor from here on. A call that may wait or ask queues them
     // later, because until then a signal must be able to end it.
     let queue = if may_block(&lock, &typed.hold) || typed.exec {
@@ -91,9 +89,9 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let attempt = acquire_with_prompts(session, &typed.hold, &lock, None, |options, wait| {
         lock.hold_for_command(&options.clone().command(words.clone()), run_options, wait)
     })?;
-    let hold = match attempt {
-        Attempt::Held(hold) => hold,
-        Attempt::Blocked(blocked) => {
+    let hold = match attempt.into_result() {
+        Ok(hold) => hold,
+        Err(blocked) => {
             let mut outcome = refused(session, &typed.hold, &lock, blocked);
             if is_derived {
                 outcome.notes.push(about_derived_name(program, arguments));

@@ -5,8 +5,9 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use onehold::error::Operation;
 use onehold::status::Reason;
-use onehold::{Format, LockName, Operation, State, Status};
+use onehold::{Format, LockName, State, Status};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -105,7 +105,7 @@ impl Session {
             return Ok(());
         };
         let fail = |path: &Path, source| onehold::Error::Io {
-            operation: onehold::Operation::OpenDirectory,
+            operation: onehold::error::Operation::OpenDirectory,
             path: path.to_owned(),
             source,
         };

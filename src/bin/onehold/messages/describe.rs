@@ -16,10 +16,10 @@ pub(crate) use onehold::describe::{
     holder_on_host, lockers_in_brief, process, process_on_host, provenance, relation, reserved_for,
     zombie_reason,
 };
-use onehold::journal::{Action, Event, HoldResult};
+use onehold::journal::{Action, Event, Fate, HoldResult};
 use onehold::record::{Kind, Record};
 use onehold::status::{KeptPlace, Reason, Waiter};
-use onehold::{Fate, LockName, Mode, State, Status};
+use onehold::{LockName, Mode, State, Status};
 
 use crate::arguments::args::ListState;
 use crate::words;

@@ -23,7 +23,7 @@ use crate::output::report::profile_values;
 use crate::output::{self, Reentry, Refused, block, next_step};
 use crate::supervising::cancel::{self, Then};
 use crate::tables::work::{effects, spared};
-use crate::taking::malformed;
+use crate::taking::malformed::{self, Aside};
 use crate::taking::progress::{LONG, Progress, is_long};
 use crate::taking::prompt::{confirm, report_cancel};
 use crate::words;
@@ -113,15 +113,17 @@ pub(crate) fn acquire_with_prompts<T>(
         }
     }
     let mut options = options(session, typed, lock);
-    let limit = typed.wait.filter(|_| !typed.force);
-    let attempt_once = |options: &Options, limit| {
-        malformed::attempt_past(session, typed, lock, limit, |left| {
+    let mut limit = typed.wait.filter(|_| !typed.force);
+    let mut prompts = 0;
+    loop {
+        let mut aside = Aside::new(limit);
+        let attempted = loop {
             let progress = Progress::default();
             // It may be long until what is in the way is known.
-            if lock.is_remote() && left.is_some_and(is_long) {
+            if lock.is_remote() && aside.left.is_some_and(is_long) {
                 progress.begin_silent(session, lock);
             }
-            let mut wait = wait(session, left, lock, &progress, on_wait);
+            let mut wait = wait(session, aside.left, lock, &progress, on_wait);
             if let Some(most) = typed.max_waiting {
                 wait = wait.max_waiting(most);
             }
@@ -131,36 +133,37 @@ pub(crate) fn acquire_with_prompts<T>(
             if may_block(lock, typed) || cancel::has_handler() {
                 wait = wait.on_decision(cancel::may_go_on);
             }
-            match attempt(options, wait) {
-                Ok(Attempt::Held(held)) => {
+            let attempted = match attempt(&options, wait) {
+                Ok(held) if !matches!(held, Attempt::Blocked(_)) => {
                     progress.end(cancel::signal_so_far().is_none());
                     // From here on Ctrl-C does not cancel.
-                    Ok(Attempt::Held(cancel::commit(held)))
+                    Ok(cancel::commit(held))
                 }
                 attempted => {
                     progress.end(false);
                     cancel::end_if_canceled();
                     attempted
                 }
+            };
+            if let Some(attempted) = aside.settled(session, typed, lock, attempted)? {
+                break attempted;
             }
-        })
-    };
-    for _ in 0..MAX_PROMPTS {
-        let blocked = match attempt_once(&options, limit)? {
-            Attempt::Blocked(blocked) => blocked,
-            held @ Attempt::Held(_) => return Ok(held),
+        };
+        let blocked = match attempted {
+            Attempt::Blocked(blocked) if prompts < MAX_PROMPTS => blocked,
+            attempted => return Ok(attempted),
         };
         if confirm_skip_queue(session, typed, lock, &blocked.status) {
             options = options.skip_queue();
-            continue;
+        } else if let Some(revision) = confirm_replace(session, typed, lock, &blocked.status) {
+            options = options.replace_hold(revision);
+        } else {
+            return Ok(Attempt::Blocked(blocked));
         }
-        match confirm_replace(session, typed, lock, &blocked.status) {
-            Some(revision) => options = options.replace_hold(revision),
-            None => return Ok(Attempt::Blocked(blocked)),
-        }
+        prompts += 1;
+        // The lock changed hands after each confirmation: one last attempt with the last answer.
+        limit = limit.filter(|_| prompts < MAX_PROMPTS);
     }
-    // The lock changed hands after each confirmation: one last attempt with the last answer.
-    Ok(attempt_once(&options, None)?)
 }
 
 fn wait<'a>(

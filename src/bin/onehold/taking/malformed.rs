@@ -18,39 +18,60 @@ const MAX_ATTEMPTS: usize = 1000;
 /// How often a file is read again that may become a lock file.
 const YOUNG_FILE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Calls `attempt` with the rest of the limit, and again each time a file that is not a lock file was
-/// moved aside, or was too young to tell.
-pub(crate) fn attempt_past<T>(
-    session: &Session,
-    typed: &args::HoldArgs,
-    lock: &Lock,
+/// Moves such a file aside between the attempts to take its lock.
+pub(crate) struct Aside {
     limit: Option<WaitLimit>,
-    attempt: impl Fn(Option<WaitLimit>) -> onehold::Result<Attempt<T>>,
-) -> onehold::Result<Attempt<T>> {
-    let began = Instant::now();
-    let mut left = limit;
-    for _ in 0..MAX_ATTEMPTS {
-        match attempt(left) {
+    /// The rest of the limit, for the next attempt.
+    pub(crate) left: Option<WaitLimit>,
+    began: Instant,
+    attempts: usize,
+}
+
+impl Aside {
+    pub(crate) fn new(limit: Option<WaitLimit>) -> Self {
+        Self {
+            limit,
+            left: limit,
+            began: Instant::now(),
+            attempts: 0,
+        }
+    }
+
+    /// The result of an attempt, if it counts. `None`: it is to be tried again, because a file was moved aside that
+    /// is not a lock file, or was too young to tell.
+    pub(crate) fn settled<T>(
+        &mut self,
+        session: &Session,
+        typed: &args::HoldArgs,
+        lock: &Lock,
+        attempted: onehold::Result<Attempt<T>>,
+    ) -> onehold::Result<Option<Attempt<T>>> {
+        match attempted {
             // Those of a shared hold are in onehold's own directory beside it.
             Err(Error::NotALock { path, .. })
-                if session.is_fixed_path(lock) && path == lock.path() => {}
-            attempted => return attempted,
+                if self.attempts < MAX_ATTEMPTS
+                    && session.is_fixed_path(lock)
+                    && path == lock.path() => {}
+            attempted => return attempted.map(Some),
         }
-        if let Some(WaitLimit::AtMost(limit)) = limit {
-            left = Some(WaitLimit::AtMost(limit.saturating_sub(began.elapsed())));
+        self.attempts += 1;
+        if let Some(WaitLimit::AtMost(limit)) = self.limit {
+            self.left = Some(WaitLimit::AtMost(
+                limit.saturating_sub(self.began.elapsed()),
+            ));
         }
+        self.left = self.left.filter(|_| self.attempts < MAX_ATTEMPTS);
         let Some(status) = move_aside(session, typed, lock)? else {
-            continue;
+            return Ok(None);
         };
         // Its program may still be writing it.
-        if status.verdict.reason == Reason::Incomplete && waits(left) {
+        if status.verdict.reason == Reason::Incomplete && waits(self.left) {
             std::thread::sleep(YOUNG_FILE_INTERVAL);
-            continue;
+            return Ok(None);
         }
-        let waited = waits(limit).then(|| began.elapsed());
-        return Ok(Attempt::Blocked(Blocked::new(status, waited)));
+        let waited = waits(self.limit).then(|| self.began.elapsed());
+        Ok(Some(Attempt::Blocked(Blocked::new(status, waited))))
     }
-    attempt(None)
 }
 
 fn waits(limit: Option<WaitLimit>) -> bool {

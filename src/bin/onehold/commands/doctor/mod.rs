@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 
 use anstyle::{AnsiColor, Style};
 use onehold::command_line::examine_host;
-use onehold::{Finding, Grade};
+use onehold::repair::{Finding, Grade};
 use serde_json::json;
 
 use crate::arguments::args;

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, SystemTimeError, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use onehold::{Caller, Finding, Hold, Lock, LockName, Options, Wait};
+use onehold::repair::Finding;
+use onehold::{Caller, Hold, Lock, LockName, Options, Wait};
 
 use crate::arguments::args::GlobalArgs;
 use crate::configuration::EffectiveConfig;
