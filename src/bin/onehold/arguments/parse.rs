@@ -47,22 +47,11 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
 
 /// Refuses what clap does not notice.
 fn without_slips(cli: Cli, words: &[OsString]) -> Result<Cli, clap::Error> {
-    // Where the command stands between both options.
-    let global = [
-        (cli.global.json, "--json"),
-        (cli.global.verbose, "--verbose"),
-    ];
-    let own = match &cli.verb {
-        Verb::List(list) if list.prometheus => Some("--prometheus"),
-        Verb::List(list) if list.watch.is_some() => Some("--watch"),
-        _ => None,
-    };
-    let clash = own.and_then(|own| Some((own, global.into_iter().find(|(is_set, _)| *is_set)?.1)));
-    let both = (cli.global.quiet && cli.global.verbose).then_some(("--quiet", "--verbose"));
-    if let Some((one, other)) = both.or(clash) {
+    if let Some((one, other)) = fast_parse::conflict(words) {
+        let (one, other) = (one.long(), other.long());
         return Err(Cli::command().error(
             ErrorKind::ArgumentConflict,
-            format!("the argument '{one}' cannot be used with '{other}'"),
+            format!("the argument '--{one}' cannot be used with '--{other}'"),
         ));
     }
     // The words of a command would be names. Only a name that begins with a hyphen needs `--`.
