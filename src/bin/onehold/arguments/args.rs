@@ -10,7 +10,7 @@ use clap::Parser;
 use clap::builder::NonEmptyStringValueParser;
 use onehold::{Format, LockName};
 
-use crate::arguments::table::{ANSWERED, Arguments as _, Row, arguments, verbs};
+use crate::arguments::table::{ANSWERED, Arguments, Row, arguments, verbs};
 pub(crate) use crate::arguments::values::{
     Color, DieWith, ListOrder, ListState, OnLost, OnZombie, UsageError, WaitLimit, die_with,
     duration, instance, mode, time_to_live, wait_limit,
@@ -526,7 +526,7 @@ pub(crate) fn options_of(verb: &str) -> Vec<&'static Row> {
     let verb = Verb::named(verb);
     let own = verb.iter().flat_map(|verb| {
         let verb = verb.arguments();
-        let shared = verb.shared().map(|shared| shared.rows());
+        let shared = verb.shared().map(Arguments::rows);
         verb.rows().iter().chain(shared.unwrap_or_default())
     });
     let global = GlobalArgs::default();

@@ -10,15 +10,17 @@ use crate::arguments::table::{Arguments as _, Row};
 /// Parses `words`, the arguments without the program's name. `None`: clap must parse them.
 pub(crate) fn parse(words: &[OsString]) -> Option<Cli> {
     let line = Line::read(words)?;
-    let is_plain = !line.may_be_slip && line.conflict().is_none();
-    is_plain.then(|| line.parsed()).flatten()
+    if line.slip().is_some() {
+        return None;
+    }
+    line.parsed()
 }
 
-/// Two options of a line that exclude each other. clap does not notice if one of them is before the command.
-pub(crate) fn conflict(words: &[OsString]) -> Option<(&'static Row, &'static Row)> {
+/// What is wrong with a line that clap takes.
+pub(crate) fn slip(words: &[OsString]) -> Option<String> {
     let words = words.iter().map(|word| word.to_string_lossy());
     let words: Vec<OsString> = words.map(|word| word.into_owned().into()).collect();
-    Line::read(&words)?.conflict()
+    Line::read(&words)?.slip()
 }
 
 struct Line<'a> {
@@ -27,7 +29,8 @@ struct Line<'a> {
     global: GlobalArgs,
     verb: Option<Verb>,
     given: Vec<&'static Row>,
-    may_be_slip: bool,
+    /// A word that is probably meant for something else, and why.
+    misplaced: Option<(&'static str, &'a str)>,
 }
 
 impl<'a> Line<'a> {
@@ -37,7 +40,7 @@ impl<'a> Line<'a> {
             global: GlobalArgs::default(),
             verb: None,
             given: Vec::new(),
-            may_be_slip: false,
+            misplaced: None,
         };
         while !line.words.is_empty() {
             let word = line.next()?;
@@ -45,11 +48,15 @@ impl<'a> Line<'a> {
                 Some(Verb::Run(run)) if word == "--" => {
                     run.command = std::mem::take(&mut line.words).to_vec();
                 }
-                // A command, which only `run` has, or names that begin with a hyphen.
                 Some(verb) if word == "--" => {
-                    line.may_be_slip = true;
                     for name in std::mem::take(&mut line.words) {
-                        verb.arguments_mut().add(name.to_str()?)?;
+                        let name = name.to_str()?;
+                        verb.arguments_mut().add(name)?;
+                        // The words of a command would be names. Only a name that begins with a hyphen needs `--`.
+                        if verb.word() == "acquire" && !name.starts_with('-') {
+                            let why = "acquire runs no command";
+                            line.misplaced = line.misplaced.or(Some((why, name)));
+                        }
                     }
                 }
                 _ if word.len() > 1 && word.starts_with('-') => line.option(word)?,
@@ -100,8 +107,11 @@ impl<'a> Line<'a> {
             (None, _, Some(_)) => return None,
             (Some(_), _, Some(value)) => value,
             (Some(_), Some(missing), None) => {
+                // Names could begin so; then they come before the option.
                 let next = self.words.first().and_then(|next| next.to_str());
-                self.may_be_slip |= next.is_some_and(|next| duration(next).is_ok());
+                let next = next.filter(|next| duration(next).is_ok());
+                let why = "the value of '--watch' follows '='";
+                self.misplaced = next.map(|next| (why, next)).or(self.misplaced);
                 missing
             }
             (Some(_), None, None) => {
@@ -118,12 +128,19 @@ impl<'a> Line<'a> {
         own.or_else(|| self.global.set(row.name, value))
     }
 
-    fn conflict(&self) -> Option<(&'static Row, &'static Row)> {
-        self.given.iter().find_map(|row| {
+    fn slip(&self) -> Option<String> {
+        // clap does not notice it if one of them is before the command.
+        let conflict = self.given.iter().find_map(|row| {
             let mut given = self.given.iter();
             let other = given.find(|other| row.excludes.contains(&other.name))?;
-            Some((*row, *other))
-        })
+            let (row, other) = (row.long(), other.long());
+            Some(format!(
+                "the argument '--{row}' cannot be used with '--{other}'"
+            ))
+        });
+        let misplaced = self.misplaced;
+        conflict
+            .or_else(|| misplaced.map(|(why, word)| format!("{why}: unexpected argument '{word}'")))
     }
 
     fn parsed(self) -> Option<Cli> {
