@@ -21,11 +21,13 @@
 mod harness;
 
 /// The definition of the command line. The exit codes of the binary, which [`docs`] includes, look for it here.
-#[allow(dead_code, reason = "the binary uses the rest")]
+#[allow(dead_code, unused_imports, reason = "the binary uses the rest")]
 #[path = "../../src/bin/onehold/arguments"]
 mod arguments {
     pub mod args;
     pub mod doc_text;
+    pub mod table;
+    mod values;
 }
 
 // What is the same on every system.

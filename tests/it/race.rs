@@ -495,7 +495,7 @@ fn name_and_path_of_one_lock_file_exclude_each_other() {
         let lease = store.lock(by_name()).unwrap();
         let options = Options::new().ttl(Duration::from_millis(1));
         match lease.acquire(&options, Holder::Lease, Wait::no()).unwrap() {
-            Attempt::Held(Acquired::New(pending)) => drop(pending.confirm().unwrap()),
+            Attempt::Held(pending) => drop(pending.confirm().unwrap()),
             other => panic!("round {round}: {other:?}"),
         }
         wait_until("the lease has expired", || {
@@ -528,7 +528,7 @@ fn name_and_path_of_one_lock_file_exclude_each_other() {
                                 to: now(),
                             });
                         }
-                        Ok(Attempt::Blocked(_)) => {}
+                        Ok(_) => {}
                         Err(error) => errors.lock().unwrap().push(error.to_string()),
                     }
                 });

@@ -12,7 +12,7 @@ use onehold::terminal::is_unsafe;
 use onehold::{Caller, LockName, State, Status};
 
 use crate::arguments::args::{Cli, GlobalArgs};
-use crate::arguments::slip::{self, Options};
+use crate::arguments::slip;
 use crate::configuration::session::Session;
 use crate::configuration::{EffectiveConfig, profile_names};
 use crate::messages::describe;
@@ -70,8 +70,7 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
         found.retain(|candidate| !candidate.get_value().as_encoded_bytes().starts_with(b"-"));
         let is_run = before.iter().any(|word| word == "run");
         let last = before.last().and_then(|word| word.to_str());
-        let options = slip::definition();
-        let is_value = last.is_some_and(|last| Options::of_all(&options).need_value(last));
+        let is_value = last.is_some_and(slip::needs_value);
         let mut names = typed_names(&typed).into_iter();
         let is_after_name = names.any(|name| Some(name.as_str()) == last);
         let ends = (found.is_empty() && !is_value) || is_after_name;

@@ -7,3 +7,5 @@ mod fast_parse;
 mod fixed_text;
 pub(crate) mod parse;
 pub(crate) mod slip;
+pub(crate) mod table;
+mod values;

@@ -6,7 +6,7 @@ use std::fmt::{Display, Write as _};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
-use crate::arguments::args::{Cli, Verb, duration};
+use crate::arguments::args::Cli;
 use crate::arguments::doc_text::{ENVIRONMENT, FILES, examples, rows};
 use crate::arguments::{complete, fast_parse, fixed_text, slip};
 use crate::commands::doctor::trial;
@@ -47,46 +47,10 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
 
 /// Refuses what clap does not notice.
 fn without_slips(cli: Cli, words: &[OsString]) -> Result<Cli, clap::Error> {
-    // Where the command stands between both options.
-    let global = [
-        (cli.global.json, "--json"),
-        (cli.global.verbose, "--verbose"),
-    ];
-    let own = match &cli.verb {
-        Verb::List(list) if list.prometheus => Some("--prometheus"),
-        Verb::List(list) if list.watch.is_some() => Some("--watch"),
-        _ => None,
-    };
-    let clash = own.and_then(|own| Some((own, global.into_iter().find(|(is_set, _)| *is_set)?.1)));
-    let both = (cli.global.quiet && cli.global.verbose).then_some(("--quiet", "--verbose"));
-    if let Some((one, other)) = both.or(clash) {
-        return Err(Cli::command().error(
-            ErrorKind::ArgumentConflict,
-            format!("the argument '{one}' cannot be used with '{other}'"),
-        ));
+    match fast_parse::slip(words) {
+        Some(text) => Err(Cli::command().error(ErrorKind::ArgumentConflict, text)),
+        None => Ok(cli),
     }
-    // The words of a command would be names. Only a name that begins with a hyphen needs `--`.
-    let mut last = words.iter().skip_while(|word| *word != "--").skip(1);
-    let command = last.find(|word| !word.as_encoded_bytes().starts_with(b"-"));
-    if let (Verb::Acquire(_), Some(command)) = (&cli.verb, command) {
-        let command = command.to_string_lossy();
-        return Err(Cli::command().error(
-            ErrorKind::UnknownArgument,
-            format!("acquire runs no command: unexpected argument '{command}'"),
-        ));
-    }
-    // Names could begin so; then they come before the option.
-    let mut watch = words.iter().skip_while(|word| *word != "--watch").skip(1);
-    if let (Verb::List(_), Some(after)) = (&cli.verb, watch.next())
-        && after.to_str().is_some_and(|after| duration(after).is_ok())
-    {
-        let after = after.to_string_lossy();
-        return Err(Cli::command().error(
-            ErrorKind::UnknownArgument,
-            format!("the value of '--watch' follows '=': unexpected argument '{after}'"),
-        ));
-    }
-    Ok(cli)
 }
 
 /// The whole line, as clap wants it.

@@ -4,13 +4,14 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use clap::{Arg, Command, CommandFactory, Parser};
+use clap::Parser;
 use onehold::LockName;
 use onehold::command_line::command_line_of;
 use onehold::record::Pid;
 use onehold::terminal::is_unsafe;
 
-use crate::arguments::args::{Cli, duration};
+use crate::arguments::args::{Cli, Verb, all_options, duration, options_of};
+use crate::arguments::table::Row;
 use crate::words::{quoted, shell_line};
 
 /// `words`: the arguments without the program's name.
@@ -21,7 +22,7 @@ pub(crate) fn hint(words: &[OsString]) -> Option<String> {
     if words.iter().any(|word| word.chars().any(is_unsafe)) {
         return None;
     }
-    let lines = Line::read(&definition(), &words)?.meant()?;
+    let lines = Line::read(&words)?.meant()?;
     if lines.iter().any(|line| Cli::try_parse_from(line).is_err()) {
         return None;
     }
@@ -33,8 +34,7 @@ pub(crate) fn hint(words: &[OsString]) -> Option<String> {
 #[cold]
 #[inline(never)]
 pub(crate) fn doubtful_names<'a>(names: impl Iterator<Item = &'a LockName>) -> Vec<String> {
-    let definition = definition();
-    let options = Options::of_all(&definition);
+    let options = Options(all_options());
     let is_option = |name: &str| {
         let key = name.split_once('=').map(|(key, _)| key);
         key.is_some_and(|key| options.named(of_flock(key).unwrap_or(key)).is_some())
@@ -72,14 +72,13 @@ pub(crate) fn as_shell_line(program: &str) -> Option<String> {
 
 /// The command of a line that does not parse.
 pub(crate) fn verb_of(words: &[OsString]) -> Option<String> {
-    let definition = definition();
-    let options = Options::of_all(&definition);
+    let options = Options(all_options());
     let mut words = words.iter().map_while(|word| word.to_str());
     while let Some(word) = words.next() {
         if word == "--" {
             return None;
         } else if !word.starts_with('-') {
-            return definition.find_subcommand(word).map(|_| word.to_owned());
+            return Verb::WORDS.contains(&word).then(|| word.to_owned());
         } else if options.need_value(word) {
             words.next();
         }
@@ -87,29 +86,22 @@ pub(crate) fn verb_of(words: &[OsString]) -> Option<String> {
     None
 }
 
-/// The definition with `--help`, and with the global options in each command.
-pub(crate) fn definition() -> Command {
-    let mut command = Cli::command().disable_help_subcommand(true);
-    command.build();
-    command
+/// Whether the next word is the value of an option.
+pub(crate) fn needs_value(word: &str) -> bool {
+    Options(all_options()).need_value(word)
 }
 
 /// Options of some commands.
-pub(crate) struct Options<'a>(Vec<&'a Arg>);
+struct Options(Vec<&'static Row>);
 
-impl<'a> Options<'a> {
-    pub(crate) fn of_all(definition: &'a Command) -> Self {
-        let verbs = definition.get_subcommands();
-        Self(verbs.flat_map(Command::get_arguments).collect())
-    }
-
+impl Options {
     /// By its name without hyphens.
-    fn named(&self, name: &str) -> Option<&'a Arg> {
+    fn named(&self, name: &str) -> Option<&'static Row> {
         let mut letters = name.chars();
         let short = letters.next().filter(|_| letters.next().is_none());
-        let is_it = |option: &&&Arg| match short {
-            Some(short) => option.get_short() == Some(short),
-            None => option.get_long() == Some(name),
+        let is_it = |option: &&&Row| match short {
+            Some(_) => option.short == short,
+            None => option.is_long(name),
         };
         self.0.iter().find(is_it).copied()
     }
@@ -134,7 +126,7 @@ impl<'a> Options<'a> {
     }
 
     /// Whether the next word is the value of an option.
-    pub(crate) fn need_value(&self, word: &str) -> bool {
+    fn need_value(&self, word: &str) -> bool {
         let (names, value) = self.split(word);
         let option = names.last().and_then(|name| self.named(name));
         word.starts_with('-') && value.is_none() && option.is_some_and(takes_value)
@@ -142,8 +134,8 @@ impl<'a> Options<'a> {
 }
 
 /// Whether its value may be the next word.
-fn takes_value(option: &Arg) -> bool {
-    option.get_action().takes_values() && !option.is_require_equals_set()
+fn takes_value(option: &Row) -> bool {
+    option.value.is_some() && option.missing.is_none()
 }
 
 /// The only one that differs in one letter, or by two neighbors swapped.
@@ -164,7 +156,6 @@ fn only<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
 
 /// A command line, as far as it was read.
 struct Line<'a> {
-    definition: &'a Command,
     /// The command that was meant. `None`: no word is one.
     verb: Option<&'a str>,
     /// Another word stands for it.
@@ -180,11 +171,10 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn read(definition: &'a Command, words: &[&'a str]) -> Option<Self> {
+    fn read(words: &[&'a str]) -> Option<Self> {
         let mut parts = words.splitn(2, |word| *word == "--");
         let words = parts.next()?;
         let mut line = Self {
-            definition,
             verb: None,
             is_replaced: false,
             options: Vec::new(),
@@ -255,7 +245,7 @@ impl<'a> Line<'a> {
 
     /// The command that a word stands for.
     fn verb(&self, word: &str) -> Option<&'a str> {
-        let verbs = || self.definition.get_subcommands().map(Command::get_name);
+        let verbs = || Verb::WORDS.iter().copied();
         let known = |word: &str| verbs().find(|verb| *verb == word);
         // `hold` is meant for programs. A similar word, such as `held`, is more likely a name. One with two letters
         // swapped is no word.
@@ -286,19 +276,13 @@ impl<'a> Line<'a> {
         // The second name may be a command that is not installed.
         let may_be_of_command = self.second.is_some() && self.command.is_none();
         let known = if may_be_of_command && self.can_run() {
-            let run = self.definition.find_subcommand("run")?;
-            Options(run.get_arguments().collect())
+            Options(options_of("run"))
         } else {
-            Options::of_all(self.definition)
+            Options(all_options())
         };
-        let verb = self
-            .verb
-            .and_then(|verb| self.definition.find_subcommand(verb));
-        let of_verb = verb.map(|verb| Options(verb.get_arguments().collect()));
-        let longs = || {
-            let options = of_verb.as_ref().unwrap_or(&known).0.iter();
-            options.filter_map(|option| option.get_long())
-        };
+        let of_verb = self.verb.map_or_else(all_options, options_of);
+        let of_verb: Vec<String> = of_verb.iter().map(|option| option.long()).collect();
+        let longs = || of_verb.iter().map(String::as_str);
         let (names, given) = known.split(word);
         let mut read = Vec::new();
         let mut needs_value = false;
@@ -316,16 +300,18 @@ impl<'a> Line<'a> {
             let meant = meant.filter(|_| name.len() > 2 && !may_be_of_command);
             let option = known.named(name).or_else(|| known.named(meant?))?;
             needs_value = takes_value(option);
-            if let (true, Some(long)) = (option.is_require_equals_set(), option.get_long()) {
+            if option.missing.is_some() {
+                let long = option.long();
                 let next = next.copied().filter(|next| duration(next).is_ok());
                 let value = given.or(next).map(|value| format!("={value}"));
                 self.options
                     .push(format!("--{long}{}", value.unwrap_or_default()));
                 return Some(usize::from(given.is_none() && next.is_some()));
             }
-            read.push(match option.get_long().filter(|_| name.len() > 1) {
-                Some(long) => format!("--{long}"),
-                None => format!("-{name}"),
+            read.push(if name.len() > 1 {
+                format!("--{}", option.long())
+            } else {
+                format!("-{name}")
             });
         }
         if needs_value {

@@ -13,7 +13,7 @@ mod renew;
 mod run;
 
 use onehold::command_line::signal::ignore_file_size_signal;
-use onehold::{Caller, LockName, State, Status};
+use onehold::{Caller, State, Status};
 
 use crate::arguments::args::{Acquire, Cli, HoldUntilEnd, Release, Renew, Run, Verb};
 use crate::configuration::session::Session;
@@ -29,7 +29,7 @@ use crate::words;
 /// Runs a command and prints its outcome.
 pub(crate) fn run(mut cli: Cli) -> Exit {
     output::set_color(cli.global.color);
-    let (verb, _) = about(&cli.verb);
+    let verb = cli.verb.word();
     let json = cli.global.json;
     let session = match session(verb, &mut cli) {
         Ok(session) => session,
@@ -44,14 +44,15 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         // A write beyond RLIMIT_FSIZE is to be an error, and not the end of the program.
         let _ = ignore_file_size_signal();
     }
-    let (_, name) = about(&cli.verb);
+    // That of the profile, or all of the store, if there is none.
+    let name = cli.verb.arguments().name();
     let takes = matches!(cli.verb, Verb::Run(_) | Verb::Acquire(_) | Verb::Hold(_));
     // A script asks that before its first hold.
     let is_about_caller = matches!(&cli.verb, Verb::Check(typed) if typed.mine);
     // The others would make it.
     let uses_store = !takes && !is_about_caller && name.is_none_or(|name| !name.is_path());
     let is_of_profile = name.is_none_or(|name| session.only.as_ref() == Some(name));
-    let ready = if is_of_profile && !matches!(cli.verb, Verb::Config | Verb::Doctor(_)) {
+    let ready = if is_of_profile && !matches!(cli.verb, Verb::Config(_) | Verb::Doctor(_)) {
         session.ensure_directory(takes).map_err(anyhow::Error::from)
     } else {
         Ok(())
@@ -70,7 +71,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Verb::Break(typed) => break_lock::break_hold(&session, typed),
         Verb::Doctor(typed) => Ok(doctor::doctor(&session, &typed).into()),
         Verb::History(typed) => history::history(&session, &typed),
-        Verb::Config => config::config(&session),
+        Verb::Config(_) => config::config(&session),
     });
     let mut outcome = match result {
         Ok(Printed::Yes(exit)) => return exit,
@@ -93,25 +94,6 @@ fn session(verb: &'static str, cli: &mut Cli) -> anyhow::Result<Session> {
     config.settings.complete(&mut cli.verb);
     let caller = caller(&cli.verb, &config.settings);
     Session::new(verb, cli.global.clone(), caller, config)
-}
-
-/// The name of a verb, and the lock that it is for, the first one of several; `None`: that of the profile, or all
-/// of the store.
-fn about(verb: &Verb) -> (&'static str, Option<&LockName>) {
-    match verb {
-        Verb::Run(typed) => ("run", typed.names.first()),
-        Verb::Acquire(typed) => ("acquire", typed.names.first()),
-        Verb::Hold(typed) => ("hold", typed.names.first()),
-        Verb::Release(typed) => ("release", typed.name.as_ref()),
-        Verb::Renew(typed) => ("renew", typed.name.as_ref()),
-        Verb::Check(typed) => ("check", typed.name.as_ref()),
-        Verb::List(_) => ("list", None),
-        Verb::Cleanup(typed) => ("cleanup", typed.names.first()),
-        Verb::Break(typed) => ("break", typed.name.as_ref()),
-        Verb::Doctor(_) => ("doctor", None),
-        Verb::History(typed) => ("history", typed.names.first()),
-        Verb::Config => ("config", None),
-    }
 }
 
 fn caller(verb: &Verb, settings: &Settings) -> Caller {

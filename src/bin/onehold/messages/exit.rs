@@ -1,8 +1,6 @@
 //! The exit codes, and the table of them for the help, the man pages and the README.
 
-use clap::CommandFactory;
-
-use crate::arguments::args::Cli;
+use crate::arguments::args::Verb;
 use crate::arguments::doc_text::rows;
 
 /// Why the program exits.
@@ -95,7 +93,6 @@ pub(crate) const TABLE: &str = "
 
 /// What is true of one verb.
 pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {
-    let definition = Cli::command();
     let of_verb = |code: &str, part: &'static str| {
         // These have another code for errors.
         let of_all = Some(part).filter(|_| code != "1" || !matches!(verb, "run" | "hold"));
@@ -104,7 +101,7 @@ pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {
         };
         let mut verbs = verbs.split(", ").map(|verb| verb.split(' ').next());
         let first = verbs.clone().next().flatten();
-        if first.is_none_or(|first| definition.find_subcommand(first).is_none()) {
+        if first.is_none_or(|first| !Verb::WORDS.contains(&first)) {
             return of_all;
         }
         verbs.any(|named| named == Some(verb)).then_some(meaning)
