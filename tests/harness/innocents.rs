@@ -19,11 +19,11 @@ const COMMAND: [&str; 4] = [
 
 /// Sets of them. One or two at a time: a sweep has thousands of stores.
 const SETS: [&[&str]; 5] = [
-    &["run innocent", "run --wait 1h innocent"],
+    &["run innocent", "run --wait 1d innocent"],
     &["run -s innocents/shared"],
     &["acquire innocent-pid --pid PID"],
     &["run --slots 2 innocent-slots"],
-    &["acquire innocent-lease --ttl 1h"],
+    &["acquire innocent-lease --ttl 1d"],
 ];
 
 #[derive(Default)]

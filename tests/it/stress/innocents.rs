@@ -26,7 +26,7 @@ const INNOCENT: [&str; 7] = [
     "run --slots 1 innocent-2",
     "run innocents/3",
     "run innocent-4 innocent-5",
-    "acquire innocent-6 --ttl 1h",
+    "acquire innocent-6 --ttl 1d",
 ];
 
 const CALLERS: usize = 10;
