@@ -470,7 +470,7 @@ impl Running {
     /// A process that does nothing.
     pub fn sleeper() -> Self {
         let mut command = command("sleep");
-        command.arg("1000").stdin(Stdio::null());
+        command.arg("10000").stdin(Stdio::null());
         #[cfg(unix)]
         reset_signals_of(&mut command);
         Self::start(command)
