@@ -39,7 +39,7 @@ impl Lock {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Blocked`]: another holder has the lock; and those of [`hold`](Self::hold).
+    /// [`Error::Blocked`](crate::Error::Blocked): another holder has the lock; and those of [`hold`](Self::hold).
     pub fn try_hold(&self) -> Result<Hold> {
         Ok(self.hold(&Options::new(), Wait::no())?.into_result()?)
     }
@@ -47,7 +47,7 @@ impl Lock {
     /// Holds the lock like [`try_hold`](Self::try_hold), and waits for it for at most this long.
     ///
     /// # Errors
-    /// [`Error::Blocked`]: another holder had the lock all the time; and those of [`hold`](Self::hold).
+    /// [`Error::Blocked`](crate::Error::Blocked): another holder had the lock all the time; and those of [`hold`](Self::hold).
     pub fn hold_within(&self, limit: Duration) -> Result<Hold> {
         let wait = Wait::at_most(limit);
         Ok(self.hold(&Options::new(), wait)?.into_result()?)
