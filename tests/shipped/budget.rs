@@ -32,7 +32,7 @@ const CEILINGS: [(&str, i32, [usize; 3]); 8] = [
     ("acquire z --ttl 1h", 0, [41, 85, 72]),
     ("release own", 0, [34, 68, 56]),
     ("check -q free", 0, [22, 33, 18]),
-    ("check -q held", 6, [34, 66, 34]),
+    ("check -q held", 6, [34, 67, 34]),
 ];
 
 /// In bytes. Each 64 KiB that are executed are a page fault more.
