@@ -65,7 +65,9 @@ impl Innocents {
     /// Adds one that has its lock, or waits for it.
     pub fn add(&mut self, env: &TestEnv, words: &str) {
         if words.starts_with("acquire") {
-            let holder = self.holder.get_or_insert_with(Running::sleeper);
+            let holder = self
+                .holder
+                .get_or_insert_with(|| Running::sleeper_for(100_000));
             let words = words.replace("PID", &holder.pid().to_string());
             let words: Vec<&str> = words.split(' ').collect();
             let hold = env.done(&words);

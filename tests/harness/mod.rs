@@ -469,8 +469,12 @@ impl Running {
 
     /// A process that does nothing.
     pub fn sleeper() -> Self {
+        Self::sleeper_for(1000)
+    }
+
+    pub fn sleeper_for(seconds: u32) -> Self {
         let mut command = command("sleep");
-        command.arg("10000").stdin(Stdio::null());
+        command.arg(seconds.to_string()).stdin(Stdio::null());
         #[cfg(unix)]
         reset_signals_of(&mut command);
         Self::start(command)
