@@ -555,9 +555,9 @@ fn path_lock_has_waiters_and_leaves_no_other_files() {
 #[cfg(target_os = "linux")]
 #[test]
 #[ignore = "takes a minute: starts a thousand waiters"]
-fn thousand_waiters_use_little_cpu_and_a_release_wakes_at_most_two() {
-    /// Of 10 ms, in 10 s.
-    const MOST: u64 = 60;
+fn thousand_waiters_wake_every_five_seconds_and_a_release_wakes_at_most_two() {
+    /// In 10 s a waiter looks twice whether the one ahead was stopped. A busy machine makes the 10 s longer.
+    const MOST_WAKES: u64 = 1000 * 3;
     let env = TestEnv::new();
     let mut holder = env.hold(&["x"]);
     let waiters: Vec<Running> = (0..1000)
@@ -566,34 +566,23 @@ fn thousand_waiters_use_little_cpu_and_a_release_wakes_at_most_two() {
     wait_until("all are in the queue", || {
         env.number_of_waiters("x") == 1000
     });
-    let ticks = || -> u64 {
-        waiters
-            .iter()
-            .map(|waiter| {
-                let stat = fs::read_to_string(format!("/proc/{}/stat", waiter.pid())).unwrap();
-                let fields: Vec<&str> = stat
-                    .rsplit_once(')')
-                    .unwrap()
-                    .1
-                    .split_whitespace()
-                    .collect();
-                fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-            })
-            .sum()
+    // Counted, since the time of a processor looks longer beside other work.
+    let wakes = || -> u64 {
+        let of = |waiter: &Running| {
+            let status = fs::read_to_string(format!("/proc/{}/status", waiter.pid())).unwrap();
+            let mut lines = status.lines();
+            let switches = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            switches.unwrap().trim().parse::<u64>().unwrap()
+        };
+        waiters.iter().map(of).sum()
     };
     wait_until("all sleep", || waiters.iter().all(is_settled));
-    // Nothing happens in this time, which is what is tested. What runs beside it makes each look dearer.
-    let mut used = u64::MAX;
-    for _ in 0..3 {
-        let before = ticks();
-        std::thread::sleep(Duration::from_secs(10));
-        used = used.min(ticks() - before);
-        if used <= MOST {
-            break;
-        }
-    }
-    println!("1000 waiters used {used} ticks of 10 ms in 10 s");
-    assert!(used <= MOST, "{used} ticks");
+    // Nothing happens in this time, which is what is tested.
+    let before = wakes();
+    std::thread::sleep(Duration::from_secs(10));
+    let woke = wakes() - before;
+    println!("1000 waiters woke {woke} times in 10 s");
+    assert!(woke <= MOST_WAKES, "{woke} times");
     let bytes_read = || -> Vec<u64> {
         let read = |waiter: &Running| {
             let text = fs::read_to_string(format!("/proc/{}/io", waiter.pid())).unwrap();
