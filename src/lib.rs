@@ -102,11 +102,6 @@ pub use name::LockName;
 pub use record::{Format, Mode};
 pub use status::{State, Status};
 
-/// The model checker: it needs what is private here.
-#[cfg(test)]
-#[path = "../tests/model/mod.rs"]
-mod model;
-
 /// The lock with this name in the [store of the user](Store::of_user), or the one at a path.
 ///
 /// ```no_run

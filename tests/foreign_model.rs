@@ -2,7 +2,7 @@
 //! a foreign format, a program that creates exclusively and removes by name, and a kill at every
 //! moment. Beside each step is the function that it mirrors, with a hash of its text, so that a test notices when
 //! that function changes. Variants that leave something out show that the model would notice. What native records
-//! do is in `tests/model/`.
+//! do is in `src/decision/model/`.
 //!
 //! It is a binary of its own since it fills memory: a process that starts others meanwhile, by fork(2), would
 //! copy the tables of all its pages each time.

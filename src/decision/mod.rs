@@ -46,4 +46,6 @@ pub use request::Revision;
 pub(crate) use compatibility::excludes;
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

@@ -30,11 +30,6 @@ mod user;
 mod view;
 mod waiting;
 
-/// The model checker: it needs what is private here.
-#[cfg(test)]
-#[path = "../../tests/model/etcd.rs"]
-mod model;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -258,3 +253,6 @@ impl Contender for EtcdContender<'_> {
         (place, None)
     }
 }
+
+#[cfg(test)]
+mod model;

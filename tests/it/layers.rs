@@ -208,7 +208,9 @@ pub(crate) fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            collect(&path, files);
+            if !["model", "tests"].iter().any(|name| path.ends_with(name)) {
+                collect(&path, files);
+            }
         } else if path.extension().is_some_and(|extension| extension == "rs")
             && !path
                 .file_stem()

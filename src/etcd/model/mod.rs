@@ -895,5 +895,4 @@ fn what_is_left_out_is_noticed() {
     }
 }
 
-#[path = "once_a_night.rs"]
 mod once_a_night;
