@@ -404,6 +404,16 @@ impl Blocking {
         Self { alarm, poll }
     }
 
+    fn alarm(&self) -> Option<&Alarm> {
+        let alarm = self.alarm.get_or_init(|| Alarm::new().ok().flatten());
+        alarm.as_ref()
+    }
+
+    /// Whether it would poll.
+    pub(super) fn polls(&self) -> bool {
+        self.alarm().is_none()
+    }
+
     /// Blocks for at most so long: then it is `Interrupted`. `is_done`: what to poll.
     pub(crate) fn until(
         &self,
@@ -411,7 +421,7 @@ impl Blocking {
         call: impl FnOnce() -> io::Result<()>,
         is_done: impl Fn() -> io::Result<bool>,
     ) -> io::Result<()> {
-        if let Some(alarm) = self.alarm.get_or_init(|| Alarm::new().ok().flatten()) {
+        if let Some(alarm) = self.alarm() {
             alarm.set(at_most)?;
             let woken = call();
             alarm.clear()?;

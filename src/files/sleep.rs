@@ -10,10 +10,12 @@ use super::queue::visible_pid;
 use crate::backend::BackOff;
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::decision::{Judged, Ticket, Until};
-use crate::open_file::{Handle, file_of};
+use crate::identity::Pid;
+use crate::open_file::{Handle, OpenFile, file_of};
 use crate::record::{Kind, Record};
+use crate::sys::ProcessState;
 use crate::sys::directory::record_is_locked;
-use crate::sys::process::{boottime, is_stopped};
+use crate::sys::process::{boottime, is_stopped, presence};
 use crate::sys::wait::{Watch, pause, random_u64, until_unlocked};
 
 /// Where a kernel lock can be asked for, but not waited for, it is asked for after this, doubling up
@@ -65,7 +67,7 @@ impl Sleeper {
     ) -> bool {
         let slept = match until {
             Until::LeftQueue(ticket, interval) => {
-                self.sleep_on_waiter(ticket, at_most.min(*interval))
+                self.sleep_on_waiter(ticket, at_most.min(*interval), is_unchanged)
             }
             Until::Released(judged) => {
                 // A writer notes its turn again before it is taken for missed, and readers pass.
@@ -84,9 +86,19 @@ impl Sleeper {
     }
 
     /// Sleeps until another waiter leaves the queue, or is stopped.
-    fn sleep_on_waiter(&self, ticket: &Ticket<Handle>, at_most: Duration) -> io::Result<()> {
+    fn sleep_on_waiter(
+        &mut self,
+        ticket: &Ticket<Handle>,
+        at_most: Duration,
+        is_unchanged: &mut dyn FnMut() -> bool,
+    ) -> io::Result<()> {
         let open = file_of(&ticket.handle)?;
         let waiter = visible_pid(ticket);
+        if self.blocking.polls()
+            && self.sleep_on_process(open, waiter, at_most.min(STOP_CHECK), is_unchanged)?
+        {
+            return Ok(());
+        }
         let deadline = boottime().saturating_add(at_most);
         // If the ticket is gone, something has happened.
         open.with_file(|file| {
@@ -120,11 +132,52 @@ impl Sleeper {
                 return Err(io::ErrorKind::Unsupported.into());
             }
             let at_most = at_most.min(lock_recheck(judged));
+            let taker = judged.record().and_then(|record| record.taken_by);
+            if self.blocking.polls() && self.sleep_on_process(open, taker, at_most, is_unchanged)? {
+                return Ok(());
+            }
             // If the file is gone, something has happened.
             open.with_file(|file| self.sleep_on_lock(file, at_most))?;
             return Ok(());
         }
         self.sleep_on_events(std::slice::from_ref(judged), at_most, is_unchanged)
+    }
+
+    /// Sleeps until the file changes or the process ends, if both can be watched. Without a signal that ends a call,
+    /// nothing else wakes a waiter for a kernel lock: who gives it back removes the file.
+    fn sleep_on_process(
+        &mut self,
+        open: &OpenFile,
+        process: Option<Pid>,
+        at_most: Duration,
+        is_unchanged: &mut dyn FnMut() -> bool,
+    ) -> io::Result<bool> {
+        // One that has ended and left the lock to another would wake it at once, again and again.
+        let Some(process) = process.filter(|pid| is_running(*pid)) else {
+            return Ok(false);
+        };
+        let Ok(watch) = self.watch() else {
+            return Ok(false);
+        };
+        let is_watched = match open.with_file(|file| Ok(watch.add(file, Some(process)).ok()))? {
+            // It is gone.
+            None => return Ok(true),
+            Some(is_watched) => is_watched == Some(true),
+        };
+        if is_watched && is_unchanged() {
+            watch.sleep(Some(at_most))?;
+        }
+        Ok(is_watched)
+    }
+
+    /// What has no processes of an earlier sleep.
+    fn watch(&mut self) -> io::Result<&mut Watch> {
+        let watch = match &mut self.watch {
+            Some(watch) => watch,
+            none => none.insert(Watch::new()?),
+        };
+        watch.begin();
+        Ok(watch)
     }
 
     /// Blocks on a kernel lock.
@@ -144,11 +197,7 @@ impl Sleeper {
         if holders.is_empty() || !holders.iter().all(is_woken_by_events) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let watch = match &mut self.watch {
-            Some(watch) => watch,
-            none => none.insert(Watch::new()?),
-        };
-        watch.begin();
+        let watch = self.watch()?;
         if holders.len() > MAX_WATCHED {
             at_most = at_most.min(EVENT_RECHECK);
         }
@@ -224,4 +273,8 @@ fn is_woken_by_events(judged: &Judged<Handle>) -> bool {
             Reason::Unverified(_) => false,
             _ => matches!(judged.verdict.state, State::Held | State::Overdue),
         }
+}
+
+fn is_running(pid: Pid) -> bool {
+    matches!(presence(pid), ProcessState::Alive { .. })
 }

@@ -50,8 +50,7 @@ pub(super) enum MaxWaiting {
 ///
 /// A wait ends as soon as the holder releases its kernel lock or its process ends; nothing is polled
 /// where the kernel can tell. Waiters for a name in a store are served in order of arrival, across
-/// processes, as far as they could take their locks. For a path lock no order is guaranteed. Without
-/// [`use_sigalrm`](crate::signal::use_sigalrm) a kernel lock is polled.
+/// processes, as far as they could take their locks. For a path lock no order is guaranteed.
 ///
 /// ```
 /// use std::time::Duration;

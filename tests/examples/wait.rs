@@ -6,8 +6,6 @@ use std::time::Duration;
 use onehold::{Options, ReleaseOutcome, Wait};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Without it, a wait with a limit polls. It is not set unasked: the program may use SIGALRM itself.
-    onehold::signal::use_sigalrm();
     let wait = Wait::at_most(Duration::from_secs(5)).on_wait(Duration::ZERO, |status| {
         println!("waiting: position {}", status.waiters.len());
     });

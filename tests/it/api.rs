@@ -13,6 +13,8 @@ use onehold::repair::Break;
 use onehold::status::Reason;
 
 #[cfg(target_os = "linux")]
+use crate::harness::CONTENDERS;
+#[cfg(target_os = "linux")]
 use crate::harness::wait_until;
 use crate::harness::{Running, TestEnv, command};
 use onehold::{
@@ -641,6 +643,52 @@ fn refusal_of_a_native_lock_says_who_holds_it_since_when_and_why() {
             .to_string()
             .starts_with("`dead` is a zombie: process ")
     );
+}
+
+/// The holder is killed, so nothing but the kernel says that it has gone.
+#[cfg(target_os = "linux")]
+#[test]
+fn waiters_of_a_program_without_sigalrm_sleep_until_they_are_woken() {
+    /// Each looks once more after two seconds, and after five whether the one ahead was stopped.
+    const MOST_WAKES: u64 = 4;
+    let fixture = Fixture::new();
+    let holder = fixture.env.hold(&["x"]);
+    let (sender, threads) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let waiters: Vec<_> = (0..CONTENDERS)
+            .map(|_| {
+                let (sender, lock) = (sender.clone(), fixture.lock("x"));
+                scope.spawn(move || {
+                    sender.send(rustix::thread::gettid()).unwrap();
+                    drop(lock.hold_within(Duration::from_mins(1)).unwrap());
+                })
+            })
+            .collect();
+        wait_until("all wait", || {
+            fixture.env.number_of_waiters("x") == CONTENDERS
+        });
+        let wakes = |thread: &rustix::thread::Pid| {
+            let path = format!("/proc/self/task/{thread}/status");
+            let status = std::fs::read_to_string(path).unwrap();
+            let mut lines = status.lines();
+            let switches = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            switches.unwrap().trim().parse::<u64>().unwrap()
+        };
+        let threads: Vec<_> = threads.iter().take(CONTENDERS).collect();
+        // The last one has its ticket, but may not sleep yet.
+        std::thread::sleep(Duration::from_millis(200));
+        let before: Vec<u64> = threads.iter().map(wakes).collect();
+        std::thread::sleep(Duration::from_secs(3));
+        let after: Vec<u64> = threads.iter().map(wakes).collect();
+        for (after, before) in after.iter().zip(&before) {
+            assert!(after - before <= MOST_WAKES, "{before:?}, {after:?}");
+        }
+        drop(holder);
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+    });
+    assert_eq!(fixture.state("x"), State::Free);
 }
 
 #[test]

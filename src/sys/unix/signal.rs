@@ -108,8 +108,9 @@ extern "C" fn do_nothing(_signal: libc::c_int) {}
 /// Lets the library use SIGALRM to end waits in the kernel at their limits, from any thread. The first
 /// wait installs a handler for it that does nothing.
 ///
-/// A process has only one handler for it. A program that uses SIGALRM itself does not call this,
-/// and the library polls instead, every 1 to 50 ms while it waits for a lock.
+/// A process has only one handler for it, so a program that uses SIGALRM itself does not call this. Its waits
+/// are woken by changes of the lock file and by the end of the holder's process instead. They poll, every 1 to
+/// 50 ms, only if the holder's process is in another PID namespace or nothing is left to watch it with.
 pub fn use_sigalrm() {
     SIGALRM_IS_OURS.store(true, Ordering::Relaxed);
 }
