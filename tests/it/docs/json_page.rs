@@ -60,7 +60,7 @@ const RULES: [&str; 7] = [
     "A time is a text as in RFC 3339 in UTC, with Z and 0, 3, 6 or 9 decimals of a second, such as 2026-11-22T13:21:16.123456Z. The order of two times is not always that of their texts. Keys in _seconds are in seconds, with decimals, keys in _ms in milliseconds.",
     "An integer, also a hold number, is never greater than 2^53, so a reader that knows only doubles reads it exactly. PIDs and numbers of users have at most 32 bits. Journal events are an exception: everybody who can write to the store can edit the journal.",
     "The text is UTF-8. Characters that could control a terminal are escaped (\\u001b), and invalid UTF-8, such as in a path, is replaced by U+FFFD.",
-    "The exit status of onehold is the same with and without --json, see EXIT STATUS of onehold(1).",
+    "The exit status is the same as without --json, see onehold(1).",
 ];
 
 pub(crate) fn page(pages: &[String]) -> Vec<u8> {
