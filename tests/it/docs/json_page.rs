@@ -58,7 +58,7 @@ const RULES: [&str; 7] = [
     "These objects are a contract. Within 1.x, no key is removed, and none changes its name, type, unit or meaning. Later versions may add keys to each object, and words to status, error.code, reason and the like: ignore keys that you do not know, and treat an unknown word of status or error.code as a failure if success is false. All keys date from 0.1.0; later ones say which version added them.",
     "A key that is not optional is present in each object of its kind. Unless its text says otherwise, null means none or not known. Texts in words (message, errors, evidence, zombie_reason, detail, advice) are for people, and may change at any time.",
     "A time is a text as in RFC 3339 in UTC, with Z and 0, 3, 6 or 9 decimals of a second, such as 2026-11-22T13:21:16.123456Z. The order of two times is not always that of their texts. Keys in _seconds are in seconds, with decimals, keys in _ms in milliseconds.",
-    "An integer, also a hold number, is never greater than 2^53, so a reader that knows only doubles reads it exactly. PIDs and numbers of users have at most 32 bits. Journal events are an exception: everybody who can write to the store can edit the journal.",
+    "An integer, also a hold number, is never greater than 2^53, so a reader that knows only doubles reads it exactly. PIDs and numbers of users have at most 32 bits. Journal events are an exception: each user who can write to the store can edit the journal.",
     "The text is UTF-8. Characters that could control a terminal are escaped (\\u001b), and invalid UTF-8, such as in a path, is replaced by U+FFFD.",
     "The exit status is the same as without --json, see onehold(1).",
 ];
