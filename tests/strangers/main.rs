@@ -262,7 +262,10 @@ fn check(
             case.commands[ends.len().max(1) - 1]
         ));
     }
-    for (before, (command, end)) in ends.iter().zip(case.commands.iter().zip(&ends[1..])) {
+    for (before, (command, end)) in ends
+        .iter()
+        .zip(case.commands.iter().zip(ends.iter().skip(1)))
+    {
         let [began, ended] = [before.1, end.1].map(|time| time.parse::<f64>().unwrap());
         if !CODES.contains(&end.0) || (end.0 == "0" && command.ends_with(CLOSED)) {
             faults.push(format!("`{command}` exits with {}", end.0));
