@@ -1050,8 +1050,8 @@ fn put(path: &Path, text: &[u8]) {
     let before = fs::symlink_metadata(path)
         .ok()
         .filter(fs::Metadata::is_file);
-    if clear(path) {
-        fs::write(path, text).unwrap();
+    // There are names that no file can have.
+    if clear(path) && fs::write(path, text).is_ok() {
         give(
             path,
             STRANGER,

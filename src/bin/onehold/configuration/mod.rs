@@ -477,7 +477,7 @@ fn open(path: &Path) -> std::io::Result<std::fs::File> {
     options.read(true).open(path)
 }
 
-/// A FIFO is refused, unless the caller has it open already, as a shell for `<(…)`.
+/// A FIFO is refused, unless it is named by a descriptor of the caller, as a shell does for `<(…)`.
 #[cold]
 #[inline(never)]
 fn read_open(path: &Path, file: std::fs::File, of_machine: bool) -> std::io::Result<String> {
@@ -485,7 +485,10 @@ fn read_open(path: &Path, file: std::fs::File, of_machine: bool) -> std::io::Res
     let mut text = String::new();
     #[cfg(unix)]
     let file = if std::os::unix::fs::FileTypeExt::is_fifo(&file.metadata()?.file_type()) {
-        if !path.starts_with("/dev/fd") && !path.starts_with("/proc") {
+        // The whole path: behind /proc/PID/root, or `..`, there is any FIFO.
+        let mut below = ["/dev/fd/", "/proc/self/fd/"].into_iter();
+        let number = below.find_map(|below| path.to_str()?.strip_prefix(below));
+        if !number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit())) {
             return Err(std::io::Error::other("it is a FIFO"));
         }
         std::fs::File::open(path)?
