@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, lchown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::flaws;
 use crate::harness::{Running, TestEnv, example, output, program};
@@ -24,10 +25,17 @@ fn keep(path: &Path, owner: u32, mode: u32) {
 
 /// Lets everybody link every file, as the kernel does by itself, and what containers often have. Another process sets it
 /// back, also if this one is killed.
-struct AllLinks(Child);
+struct AllLinks {
+    shell: Child,
+    _one_at_a_time: MutexGuard<'static, ()>,
+}
+
+/// The one that ends first would set it back for the other one.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 impl AllLinks {
     fn new() -> Self {
+        let one_at_a_time = ONE_AT_A_TIME.lock();
         let script = "cd /proc/sys/fs; old=$(cat protected_hardlinks); trap '' INT TERM HUP; \
             echo 0 >protected_hardlinks; echo; read -r _; echo $old >protected_hardlinks";
         let mut shell = Command::new("sh");
@@ -36,11 +44,12 @@ impl AllLinks {
         let mut shell = shell.spawn().unwrap();
         let said = std::io::Read::read(shell.stdout.as_mut().unwrap(), &mut [0]);
         assert_eq!(said.unwrap(), 1);
-        Self(shell)
+        Self {
+            shell,
+            _one_at_a_time: one_at_a_time.unwrap_or_else(PoisonError::into_inner),
+        }
     }
-}
 
-impl AllLinks {
     /// Another process of the machine may have set it back.
     fn are_still_allowed() -> bool {
         let text = fs::read_to_string("/proc/sys/fs/protected_hardlinks").unwrap();
@@ -50,8 +59,8 @@ impl AllLinks {
 
 impl Drop for AllLinks {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
     }
 }
 
