@@ -716,7 +716,7 @@ fn break_does_not_wait_for_a_process_that_gets_no_signal() {
         record["kill_after_ms"] = json!(130_000_000_000_000_u64);
     });
     forgery.plays(&record, Root, "check LOCK");
-    let ended = forgery.place.does(Root, "timeout 5 onehold break --yes x");
+    let ended = forgery.place.does(Root, "timeout 20 onehold break --yes x");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(1), "{said}");
     let pid = forgery.victims[0].pid();
@@ -749,7 +749,7 @@ fn force_does_not_wait_for_a_process_that_gets_no_signal() {
         );
         let _keeper = Running::start(forgery.place.command(Daemon, &keeps_lock));
         wait_until("it is locked", || locked.exists());
-        let taken = "timeout 5 onehold run --force --yes x -- true";
+        let taken = "timeout 20 onehold run --force --yes x -- true";
         let ended = forgery.place.does(Root, taken);
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(ended.status.code(), Some(0), "{has_command}: {said}");
