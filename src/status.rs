@@ -16,7 +16,7 @@ use crate::sys::process::{own_uid, user_name};
 use crate::sys::work::Author;
 
 /// A lock as read at one moment: its record and the verdict on it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Status {
     /// The name of the lock.
@@ -194,17 +194,15 @@ impl Status {
     #[must_use]
     pub fn removed(&self) -> Self {
         Self {
-            record: None,
-            verdict: Verdict::new(Reason::NoFile, Evidence::None),
-            lockers: Vec::new(),
-            uid: None,
-            slot: None,
-            others: Vec::new(),
-            provenance: None,
-            revision: None,
-            author: None,
-            modified: None,
-            ..self.clone()
+            name: self.name.clone(),
+            path: self.path.clone(),
+            store: self.store.clone(),
+            format: self.format,
+            waiters: self.waiters.clone(),
+            can_take_over: self.can_take_over,
+            is_remote: self.is_remote,
+            is_moved_aside: self.is_moved_aside,
+            ..Self::default()
         }
     }
 

@@ -8,10 +8,11 @@ use serde::Serialize;
 use crate::identity::Pid;
 
 /// The state of a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// It has no holder.
+    #[default]
     Free,
     /// It has a holder, or may have one.
     Held,
@@ -24,10 +25,11 @@ pub enum State {
 }
 
 /// Why a lock is in its state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
     /// Free: no file.
+    #[default]
     NoFile,
     /// Free: left by a `run --exec` whose command has exited, or by a hold that was kept for long enough.
     Finished,
@@ -98,10 +100,11 @@ pub enum Uncertainty {
 }
 
 /// The observation behind a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Evidence {
     /// None was needed, or there was none.
+    #[default]
     None,
     /// A process holds a kernel lock on the file.
     KernelLock,
@@ -200,8 +203,8 @@ impl Evidence {
     }
 }
 
-/// The state of a lock, and why it is in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The state of a lock, and why it is in it. By default it is free.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict {
     /// Whether the lock is free, held, or stale.
@@ -253,13 +256,7 @@ impl Verdict {
             state: reason.state(),
             reason,
             evidence,
-            pid: None,
-            pid_alive: None,
-            wrapper_alive: None,
-            age: None,
-            age_and_limit: None,
-            expires_at: None,
-            takeable_in: None,
+            ..Self::default()
         }
     }
 

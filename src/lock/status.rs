@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use chrono::{TimeDelta, Utc};
 
 use crate::backend::Backend;
-use crate::decision::verdict::{Evidence, Reason, State, Uncertainty, Verdict};
+use crate::decision::verdict::{Reason, State, Uncertainty, Verdict};
 use crate::decision::{Judged, Key};
 use crate::files::provenance;
 use crate::identity::Pid;
@@ -66,8 +66,7 @@ pub(super) fn name_program(record: &mut Record, verdict: &Verdict) {
 
 /// A free lock.
 pub(super) fn of_free(store: &dyn Backend, name: &LockName) -> Status {
-    let verdict = Verdict::new(Reason::NoFile, Evidence::None);
-    with_verdict(store, name, store.path_of(name), verdict)
+    with_verdict(store, name, store.path_of(name), Verdict::default())
 }
 
 /// A status with this verdict, without what only a record has.
@@ -83,19 +82,9 @@ pub(super) fn with_verdict(
         store: store.path(),
         is_remote: store.is_remote(),
         format: store.format(),
-        record: None,
         verdict,
-        slot: None,
-        others: Vec::new(),
-        lockers: Vec::new(),
-        uid: None,
-        waiters: Vec::new(),
-        provenance: None,
         can_take_over: true,
-        revision: None,
-        author: None,
-        modified: None,
-        is_moved_aside: false,
+        ..Status::default()
     }
 }
 
