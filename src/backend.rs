@@ -227,7 +227,7 @@ pub(crate) type JudgeOver<'a> = dyn FnMut(Moment, Found<Handle>) -> Option<Judge
 pub(crate) type Plan<'a, 'd> = dyn FnMut(&dyn LockSnapshot) -> Result<Change<'d>> + 'a;
 
 /// The locks of a store at one moment.
-pub(crate) trait LockSnapshot: Snapshot<Handle = Handle, Error = Error> {
+pub(crate) trait LockSnapshot: Snapshot<Handle> {
     /// The live waiters of a lock, the first one first.
     fn waiters(&self, _of: &LockName) -> Vec<Waiter> {
         Vec::new()

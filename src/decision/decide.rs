@@ -9,6 +9,7 @@ use super::scan::{Finding, Next, scan};
 use super::snapshot::Snapshot;
 use super::turn::{Beside, reserved_for};
 use super::verdict::{Reason, State};
+use crate::error::Result;
 use crate::record::Mode;
 
 /// Limit of zombie parents and children that one decision removes. Each removal takes about 100 µs,
@@ -29,10 +30,10 @@ const MAX_REMOVALS: usize = 256;
 ///
 /// A waiter that could not take its locks now is not in the way. The same rules apply to the caller
 /// and to each waiter, with the request and the observer of each.
-pub(crate) fn decide<S: Snapshot + ?Sized>(
+pub(crate) fn decide<H: Clone>(
     request: &Request,
-    snapshot: &S,
-) -> Result<Decision<S::Handle>, S::Error> {
+    snapshot: &dyn Snapshot<H>,
+) -> Result<Decision<H>> {
     let found = Review::of(request, snapshot)?;
     if let Some(hold) = found.in_the_way {
         return Ok(match about_hold(request, snapshot, hold) {
@@ -51,11 +52,7 @@ pub(crate) fn decide<S: Snapshot + ?Sized>(
 }
 
 /// The first four rows, about a hold in the way.
-fn about_hold<S: Snapshot + ?Sized>(
-    request: &Request,
-    snapshot: &S,
-    judged: Judged<S::Handle>,
-) -> Decision<S::Handle> {
+fn about_hold<H>(request: &Request, snapshot: &dyn Snapshot<H>, judged: Judged<H>) -> Decision<H> {
     if let Reason::NotALock(what) = judged.verdict.reason {
         return Decision::Refuse(judged, what);
     }
@@ -82,10 +79,7 @@ struct Review<H> {
 }
 
 impl<H: Clone> Review<H> {
-    fn of<S: Snapshot<Handle = H> + ?Sized>(
-        request: &Request,
-        snapshot: &S,
-    ) -> Result<Self, S::Error> {
+    fn of(request: &Request, snapshot: &dyn Snapshot<H>) -> Result<Self> {
         let mut review = Self {
             in_the_way: None,
             beside: Beside::none(request),
@@ -150,11 +144,7 @@ fn to_wait_for<H>(
 }
 
 /// Takes the locks, after nothing was found in the way.
-fn take<S: Snapshot + ?Sized>(
-    request: &Request,
-    found: Review<S::Handle>,
-    snapshot: &S,
-) -> Result<Decision<S::Handle>, S::Error> {
+fn take<H>(request: &Request, found: Review<H>, snapshot: &dyn Snapshot<H>) -> Result<Decision<H>> {
     let mut own = found.replaceable;
     let mut put = Vec::new();
     for want in &request.wants {

@@ -7,6 +7,7 @@ use super::request::{Asker, Key, Request, Revision, Want};
 use super::same_holder::{is_whole, runs_below};
 use super::snapshot::Snapshot;
 use super::verdict::{Evidence, Reason, State, Verdict};
+use crate::error::Result;
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::record::{Format, Kind, Mode, Record, is_same_owner};
@@ -67,11 +68,7 @@ impl Caller {
     /// Whether the caller runs under a live hold, whatever its environment says: what a daemon has inherited
     /// outlives the hold. A lease has no process, so its number or owner has to be given.
     #[cold]
-    pub(crate) fn runs_under<S: Snapshot + ?Sized>(
-        &self,
-        judged: &Judged<S::Handle>,
-        snapshot: &S,
-    ) -> bool {
+    pub(crate) fn runs_under<H>(&self, judged: &Judged<H>, snapshot: &dyn Snapshot<H>) -> bool {
         let descends_from = |process| snapshot.descends_from(process);
         let Some(record) = judged.record() else {
             let mut lockers = judged.found.facts.lockers.iter();
@@ -86,7 +83,7 @@ impl Caller {
         is_under && judged.verdict.is_live() && !record.is_kept()
     }
 
-    fn owns_judged<S: Snapshot + ?Sized>(&self, judged: &Judged<S::Handle>, snapshot: &S) -> bool {
+    fn owns_judged<H>(&self, judged: &Judged<H>, snapshot: &dyn Snapshot<H>) -> bool {
         judged.record().is_some_and(|record| {
             self.owns_record(
                 record,
@@ -104,17 +101,14 @@ impl Caller {
 }
 
 /// Whether what is to be removed is what is left of a live hold that has lost one of its locks.
-pub(crate) fn is_lost<S: Snapshot + ?Sized>(
-    judged: &Judged<S::Handle>,
-    snapshot: &S,
-) -> Result<bool, S::Error> {
+pub(crate) fn is_lost<H>(judged: &Judged<H>, snapshot: &dyn Snapshot<H>) -> Result<bool> {
     Ok(judged.verdict.is_live() && !is_whole(judged, snapshot)?)
 }
 
-pub(crate) fn may_release<S: Snapshot + ?Sized>(
+pub(crate) fn may_release<H>(
     caller: &Caller,
-    judged: &Judged<S::Handle>,
-    snapshot: &S,
+    judged: &Judged<H>,
+    snapshot: &dyn Snapshot<H>,
 ) -> May {
     let verdict = &judged.verdict;
     let may_anybody = !caller.means_another(judged) && snapshot.takeover_is_safe();
@@ -133,12 +127,12 @@ pub(crate) fn may_release<S: Snapshot + ?Sized>(
 
 /// Whether a hold may be renewed. An expired one only if it could be acquired now: a relative, or a
 /// waiter, may have come in the meantime.
-pub(crate) fn may_renew<S: Snapshot + ?Sized>(
+pub(crate) fn may_renew<H: Clone>(
     caller: &Caller,
-    judged: &Judged<S::Handle>,
+    judged: &Judged<H>,
     request: &Request,
-    snapshot: &S,
-) -> Result<May, S::Error> {
+    snapshot: &dyn Snapshot<H>,
+) -> Result<May> {
     if judged.confirmed_within().is_some() {
         return Ok(May::Unconfirmed);
     }

@@ -6,6 +6,7 @@ use super::liveness::{belongs_to_acquirer, has_ended, is_reachable};
 use super::request::{Asker, Key, Request, Want};
 use super::snapshot::Snapshot;
 use super::verdict::Reason;
+use crate::error::Result;
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::record::{Kind, Record, is_same_owner};
@@ -51,10 +52,7 @@ pub(super) fn is_same_hold<H>(request: &Request, judged: &Judged<H>) -> bool {
 
 /// Whether a hold of several locks still has all of them: one whose record was removed or replaced is
 /// lost.
-pub(super) fn is_whole<S: Snapshot + ?Sized>(
-    judged: &Judged<S::Handle>,
-    snapshot: &S,
-) -> Result<bool, S::Error> {
+pub(super) fn is_whole<H>(judged: &Judged<H>, snapshot: &dyn Snapshot<H>) -> Result<bool> {
     let names = judged.record().map_or(&[][..], |record| &record.names);
     // They may be anything, if another program wrote them.
     let names = names.iter().filter_map(|name| LockName::new(name).ok());
@@ -91,10 +89,10 @@ fn is_for_another_owner(request: &Request, record: &Record) -> bool {
 
 /// Whether a hold ends only after the request has: the caller runs under it, or waits below a process of that run,
 /// or the process that it follows is the one that asks, or an ancestor of the caller.
-pub(super) fn runs_inside<S: Snapshot + ?Sized>(
+pub(super) fn runs_inside<H>(
     request: &Request,
-    snapshot: &S,
-    judged: &Judged<S::Handle>,
+    snapshot: &dyn Snapshot<H>,
+    judged: &Judged<H>,
 ) -> bool {
     let is_locked_by_others = judged.verdict.reason == Reason::Locked;
     let Some(record) = judged.record().filter(|_| !is_locked_by_others) else {
@@ -140,7 +138,7 @@ pub(super) fn runs_inside<S: Snapshot + ?Sized>(
 /// Whether the caller descends from a process that keeps a hold, whatever its environment says: that of a
 /// command may have been cleared, as by sudo(8).
 #[cold]
-pub(super) fn runs_below<S: Snapshot + ?Sized>(snapshot: &S, judged: &Judged<S::Handle>) -> bool {
+pub(super) fn runs_below<H>(snapshot: &dyn Snapshot<H>, judged: &Judged<H>) -> bool {
     judged.record().is_some_and(|record| {
         let is_here = match (judged.found.facts.life, &record.origin) {
             (None, _) => judged.verdict.pid_alive == Some(true),

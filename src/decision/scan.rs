@@ -11,6 +11,7 @@ use super::request::{Key, Request, Want};
 use super::same_holder::{awaits_confirmation, is_same_hold};
 use super::snapshot::{Found, Snapshot};
 use super::verdict::State;
+use crate::error::Result;
 use crate::record::Mode;
 
 /// How a record matters to a request. Records that do not matter are left out.
@@ -36,11 +37,11 @@ pub(super) enum Next {
 
 /// Tells `visit` what concerns a request, in the order of reading: for each wanted name its exclusive
 /// hold, its shared holds, the holds of its ancestors, then what is below it.
-pub(super) fn scan<S: Snapshot + ?Sized>(
+pub(super) fn scan<H>(
     request: &Request,
-    snapshot: &S,
-    visit: &mut dyn FnMut(Finding<S::Handle>) -> Next,
-) -> Result<(), S::Error> {
+    snapshot: &dyn Snapshot<H>,
+    visit: &mut dyn FnMut(Finding<H>) -> Next,
+) -> Result<()> {
     for (at, want) in request.wants.iter().enumerate() {
         let ancestors = want.name.ancestors();
         let mut next = Next::All;
@@ -102,12 +103,7 @@ enum Role<H> {
 }
 
 /// How one record matters to one of the wants.
-fn role<S: Snapshot + ?Sized>(
-    request: &Request,
-    snapshot: &S,
-    want: &Want,
-    found: Found<S::Handle>,
-) -> Role<S::Handle> {
+fn role<H>(request: &Request, snapshot: &dyn Snapshot<H>, want: &Want, found: Found<H>) -> Role<H> {
     let judged = judge_found(request, snapshot, found);
     let is_own = judged.found.key.name == want.name;
     // It has no holder, so relatives ignore it; but it must not be overwritten either.
@@ -135,11 +131,7 @@ fn role<S: Snapshot + ?Sized>(
 }
 
 /// Whether a record counts for nothing: its hold is over.
-fn may_take<S: Snapshot + ?Sized>(
-    request: &Request,
-    snapshot: &S,
-    judged: &Judged<S::Handle>,
-) -> bool {
+fn may_take<H>(request: &Request, snapshot: &dyn Snapshot<H>, judged: &Judged<H>) -> bool {
     let is_over = match judged.verdict.state {
         State::Free => true,
         State::Zombie => request.take_zombies && judged.verdict.takeable_in.is_none(),
@@ -149,11 +141,11 @@ fn may_take<S: Snapshot + ?Sized>(
 }
 
 /// Judges a record by the request's observer and maximum age.
-pub(crate) fn judge_found<S: Snapshot + ?Sized>(
+pub(crate) fn judge_found<H>(
     request: &Request,
-    snapshot: &S,
-    mut found: Found<S::Handle>,
-) -> Judged<S::Handle> {
+    snapshot: &dyn Snapshot<H>,
+    mut found: Found<H>,
+) -> Judged<H> {
     let observer = match &request.observer {
         Some(observer) => Cow::Borrowed(observer),
         None => Cow::Owned(snapshot.observer()),

@@ -7,6 +7,7 @@ use super::request::{Key, Request, Want};
 use super::scan::judge_found;
 use super::snapshot::{Snapshot, Ticket};
 use super::turn::{earlier_tickets, has_missed_its_turn};
+use crate::error::Result;
 use crate::record::Mode;
 
 /// Interval at which a waiter that sleeps on another one decides again: the other one may be delayed where
@@ -34,11 +35,11 @@ const MAX_READ: usize = 64;
 ///
 /// So the end of a hold wakes one waiter for each kind of request, and nobody sleeps on a waiter that
 /// has to wait for longer than itself.
-pub(crate) fn until<S: Snapshot + ?Sized>(
+pub(crate) fn until<H>(
     request: &Request,
-    obstacle: Obstacle<S::Handle>,
-    snapshot: &S,
-) -> Result<Until<S::Handle>, S::Error> {
+    obstacle: Obstacle<H>,
+    snapshot: &dyn Snapshot<H>,
+) -> Result<Until<H>> {
     let ahead = waiter_ahead(request, &obstacle, snapshot)?;
     Ok(match (ahead, obstacle) {
         (Some((ticket, rank)), Obstacle::Hold(_)) => {
@@ -62,11 +63,11 @@ pub(crate) fn until<S: Snapshot + ?Sized>(
 /// place among the waiters for the first lock. Whether those before it are such waiters is not read.
 type Ahead<H> = (Ticket<H>, u32);
 
-fn waiter_ahead<S: Snapshot + ?Sized>(
+fn waiter_ahead<H>(
     request: &Request,
-    obstacle: &Obstacle<S::Handle>,
-    snapshot: &S,
-) -> Result<Option<Ahead<S::Handle>>, S::Error> {
+    obstacle: &Obstacle<H>,
+    snapshot: &dyn Snapshot<H>,
+) -> Result<Option<Ahead<H>>> {
     let Some(ticket) = find_ahead(request, obstacle, snapshot, <[u64]>::reverse)? else {
         return Ok(None);
     };
@@ -81,21 +82,21 @@ fn waiter_ahead<S: Snapshot + ?Sized>(
 /// The first such waiter: it gets the lock before us.
 #[cold]
 #[inline(never)]
-pub(crate) fn next_in_turn<S: Snapshot + ?Sized>(
+pub(crate) fn next_in_turn<H>(
     request: &Request,
-    obstacle: &Obstacle<S::Handle>,
-    snapshot: &S,
-) -> Result<Option<Ticket<S::Handle>>, S::Error> {
+    obstacle: &Obstacle<H>,
+    snapshot: &dyn Snapshot<H>,
+) -> Result<Option<Ticket<H>>> {
     find_ahead(request, obstacle, snapshot, |_| ())
 }
 
 /// The first one of those waiters, in this order.
-fn find_ahead<S: Snapshot + ?Sized>(
+fn find_ahead<H>(
     request: &Request,
-    obstacle: &Obstacle<S::Handle>,
-    snapshot: &S,
+    obstacle: &Obstacle<H>,
+    snapshot: &dyn Snapshot<H>,
     sort: fn(&mut [u64]),
-) -> Result<Option<Ticket<S::Handle>>, S::Error> {
+) -> Result<Option<Ticket<H>>> {
     // Readers are not in each other's way; and what is replaced is in the way of all others.
     let is_for_all = request.wants.iter().all(|want| want.mode == Mode::Shared);
     if is_for_all || request.skip_queue || !request.replace.is_empty() {
@@ -165,11 +166,11 @@ fn owner_matters<H>(request: &Request, obstacle: &Obstacle<H>) -> bool {
 }
 
 /// The end of a hold in the way, or of any that could make room.
-fn until_released<S: Snapshot + ?Sized>(
+fn until_released<H>(
     request: &Request,
-    judged: Judged<S::Handle>,
-    snapshot: &S,
-) -> Result<Until<S::Handle>, S::Error> {
+    judged: Judged<H>,
+    snapshot: &dyn Snapshot<H>,
+) -> Result<Until<H>> {
     let held = &judged.found.key;
     let is_slot = |want: &Want| want.name == held.name && want.mode.slots().is_some();
     if held.index.is_none() || !request.wants.iter().any(is_slot) {

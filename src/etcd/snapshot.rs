@@ -13,7 +13,7 @@ use crate::backend::LockSnapshot;
 use crate::decision::{
     Facts, Found, Judged, Key, Life, Moment, Observer, Revision, Snapshot, Ticket, Want,
 };
-use crate::error::{Error, Fault, Result};
+use crate::error::{Fault, Result};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer;
@@ -161,10 +161,7 @@ impl LockSnapshot for EtcdSnapshot<'_> {
     }
 }
 
-impl Snapshot for EtcdSnapshot<'_> {
-    type Handle = Handle;
-    type Error = Error;
-
+impl Snapshot<Handle> for EtcdSnapshot<'_> {
     fn now(&self) -> Moment {
         *self.now.get_or_init(observer::now)
     }

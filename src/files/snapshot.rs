@@ -551,10 +551,7 @@ impl LockSnapshot for FilesSnapshot<'_> {
     }
 }
 
-impl Snapshot for FilesSnapshot<'_> {
-    type Handle = Handle;
-    type Error = Error;
-
+impl Snapshot<Handle> for FilesSnapshot<'_> {
     fn now(&self) -> Moment {
         *self.now.get_or_init(observer::now)
     }

@@ -207,10 +207,7 @@ impl FlockSnapshot<'_> {
 
 impl LockSnapshot for FlockSnapshot<'_> {}
 
-impl Snapshot for FlockSnapshot<'_> {
-    type Handle = Handle;
-    type Error = Error;
-
+impl Snapshot<Handle> for FlockSnapshot<'_> {
     fn now(&self) -> Moment {
         *self.now.get_or_init(observer::now)
     }

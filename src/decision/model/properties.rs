@@ -471,7 +471,7 @@ fn agreement(setting: &Setting, world: &World) -> bool {
                 is_reversed,
                 ..setting.memory(world, at)
             };
-            let Ok(decision) = decide(&request, &memory);
+            let decision = decide(&request, &memory).unwrap();
             match decision {
                 Decision::Take { put, .. } => {
                     let keys: Vec<_> = put.into_iter().map(|(key, _)| key).collect();

@@ -78,7 +78,7 @@ impl Setting {
     /// As `lock::attempt::plan`.
     pub(super) fn outcome(&self, memory: &Memory<'_>, process: usize) -> Outcome {
         let request = self.request(memory.world, process);
-        let Ok(mut decision) = decide(&request, memory);
+        let mut decision = decide(&request, memory).unwrap();
         if self.is_flawed(Flaw::FirstComeFirst)
             && matches!(decision, Decision::Take { .. })
             && let Some(ticket) = Self::first_come(memory, &request)
@@ -119,7 +119,7 @@ impl Setting {
                     Obstacle::Hold(judged) if judged.verdict.is_live()
                 );
                 let chained = self.chained_to_whoever_waits(memory, &request, &obstacle);
-                let Ok(until) = until(&request, obstacle, memory);
+                let until = until(&request, obstacle, memory).unwrap();
                 let sleep = match until {
                     Until::Released(judged) | Until::Ripe(judged, _) => {
                         Sleep::Released(judged.found.handle)
@@ -166,11 +166,11 @@ impl Setting {
             },
         };
         let holder = judged.record().and_then(|record| record.owner.as_deref());
-        let Ok(mut tickets) = memory.tickets(&request.wants);
+        let mut tickets = memory.tickets(&request.wants).unwrap();
         tickets.retain(|(number, _)| request.ticket.is_none_or(|own| *number < own));
         tickets.dedup_by_key(|(number, _)| *number);
         let mut ahead = tickets.into_iter().rev().filter_map(|(number, _)| {
-            let Ok(ticket) = memory.ticket(number);
+            let ticket = memory.ticket(number).unwrap();
             ticket.filter(|ticket| {
                 let theirs = &ticket.request;
                 let waits_too = theirs
@@ -201,12 +201,12 @@ impl Setting {
 
     /// The first living waiter that wants something that excludes a request.
     fn first_come(memory: &Memory<'_>, request: &Request) -> Option<Ticket<u8>> {
-        let Ok(tickets) = memory.tickets(&request.wants);
+        let tickets = memory.tickets(&request.wants).unwrap();
         tickets
             .into_iter()
             .filter(|(number, _)| request.ticket.is_none_or(|own| *number < own))
             .find_map(|(number, _)| {
-                let Ok(ticket) = memory.ticket(number);
+                let ticket = memory.ticket(number).unwrap();
                 ticket.filter(|ticket| Self::is_before(ticket, request))
             })
     }
@@ -742,7 +742,7 @@ impl Setting {
             over: Vec::new(),
         };
         let memory = self.memory(world, by);
-        let Ok(may) = may_renew(&caller, &judged, &request, &memory);
+        let may = may_renew(&caller, &judged, &request, &memory).unwrap();
         may == May::Go
     }
 

@@ -1,6 +1,5 @@
 //! What the model is made of: small states, and the records, facts and requests that they stand for.
 
-use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use crate::decision::{
     Asker, Facts, Found, Judged, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot,
     Ticket, Want, judge, needed,
 };
+use crate::error::Result;
 use crate::identity::{BootId, Origin, Pid, ProcessId};
 use crate::name::LockName;
 use crate::record::{Content, Format, Kind, Live, Mode, Record};
@@ -745,10 +745,7 @@ impl Memory<'_> {
     }
 }
 
-impl Snapshot for Memory<'_> {
-    type Handle = u8;
-    type Error = Infallible;
-
+impl Snapshot<u8> for Memory<'_> {
     fn now(&self) -> Moment {
         self.setting.moment()
     }
@@ -780,12 +777,12 @@ impl Snapshot for Memory<'_> {
         false
     }
 
-    fn exclusive(&self, name: &LockName) -> Result<Option<Found<u8>>, Infallible> {
+    fn exclusive(&self, name: &LockName) -> Result<Option<Found<u8>>> {
         let mut found = self.all(|file| file.slot.index.is_none() && self.name_of(file) == name);
         Ok(found.pop())
     }
 
-    fn shared(&self, name: &LockName) -> Result<Vec<Found<u8>>, Infallible> {
+    fn shared(&self, name: &LockName) -> Result<Vec<Found<u8>>> {
         if self.setting.is_flawed(Flaw::SharedAsChild) && self.is_above_caller(name) {
             return Ok(Vec::new());
         }
@@ -800,7 +797,7 @@ impl Snapshot for Memory<'_> {
         &self,
         name: &LockName,
         visit: &mut dyn FnMut(Found<u8>) -> ControlFlow<()>,
-    ) -> Result<(), Infallible> {
+    ) -> Result<()> {
         for found in self.all(|file| name.is_ancestor_of(self.name_of(file))) {
             if visit(found).is_break() {
                 break;
@@ -809,7 +806,7 @@ impl Snapshot for Memory<'_> {
         Ok(())
     }
 
-    fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>, Infallible> {
+    fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>> {
         let first = |name: &LockName| name.as_str().split('/').next().map(str::to_owned);
         let mut tickets = Vec::new();
         for (at, process) in self.world.processes.iter().enumerate() {
@@ -829,7 +826,7 @@ impl Snapshot for Memory<'_> {
         Ok(tickets)
     }
 
-    fn ticket(&self, number: u64) -> Result<Option<Ticket<u8>>, Infallible> {
+    fn ticket(&self, number: u64) -> Result<Option<Ticket<u8>>> {
         let waiter = self
             .world
             .processes

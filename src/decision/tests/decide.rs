@@ -498,7 +498,7 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
         let Decision::Wait(obstacle) = decide_in(request, memory) else {
             panic!("it need not wait");
         };
-        let Ok(until) = until(request, obstacle, memory);
+        let until = until(request, obstacle, memory).unwrap();
         match until {
             Until::Released(judged) => (Short::Wait(judged.found.handle), None),
             Until::Ripe(judged, after) => (Short::Wait(judged.found.handle), Some(after.as_secs())),
@@ -574,7 +574,7 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
 fn tickets_behind_the_last_one_for_a_related_name_are_not_read() {
     let read_by = |request: Request, waiters: &[&str]| {
         let queue = memory([]).awaited_by(waiters.iter().map(|text| super::request(text)));
-        let Ok(numbers) = earlier_tickets(&request, &request.wants, &queue);
+        let numbers = earlier_tickets(&request, &request.wants, &queue).unwrap();
         numbers
     };
     assert_eq!(read_by(request("x/t"), &["x/u", "x/v"]), [0; 0]);
@@ -595,7 +595,7 @@ fn each_waiter_for_a_name_is_counted_once() {
     let queue = memory([]).awaited_by([request("x"), both(), request("x/t"), request("x/u")]);
     let waiting = |names: &[&str]| {
         let wants: Vec<Want> = names.iter().map(|text| want(text, EXCLUSIVE)).collect();
-        let Ok(waiting) = waiting_for(&wants, &queue);
+        let waiting = waiting_for(&wants, &queue).unwrap();
         waiting
     };
     assert_eq!(waiting(&["x"]), 2);

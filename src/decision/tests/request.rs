@@ -63,7 +63,7 @@ fn digest_is_that_of_a_process_or_owner_who_may_ask_again() {
 fn shared_hold_is_found_again_by_its_revision() {
     let (first, second) = (run(1, "x").shared(0), run(2, "x").shared(1));
     let found = |memory: Memory| {
-        let Ok(found) = memory.shared_shown(&name("x"), &second.revision);
+        let found = memory.shared_shown(&name("x"), &second.revision).unwrap();
         found.map(|found| found.handle)
     };
     assert_eq!(found(memory([first.clone(), second.clone()])), Some(2));
