@@ -64,7 +64,42 @@ pub struct Hold {
 }
 
 impl Hold {
-    hold_accessors!();
+    /// Its number: greater than that of any earlier hold in its store, so that a storage system
+    /// can refuse a smaller one (a fencing token).
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.held.record().hold
+    }
+
+    /// Its lock file; of a hold of several locks that of the first one.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.held.path()
+    }
+
+    /// The content of its lock file.
+    #[must_use]
+    pub fn record(&self) -> &Record {
+        self.held.record()
+    }
+
+    /// The numbers of a shared hold, one for each of its locks: 0 and up, each held by one at a time.
+    #[must_use]
+    pub fn slots(&self) -> Vec<u32> {
+        self.held.slots()
+    }
+
+    /// The holds that were replaced.
+    #[must_use]
+    pub fn displaced(&self) -> &[Status] {
+        &self.displaced
+    }
+
+    /// Errors that did not prevent the hold.
+    #[must_use]
+    pub fn warnings(&self) -> &[Error] {
+        &self.warnings
+    }
 
     /// Releases the lock and says whether it was still held. Dropping it does the same without a result.
     ///
@@ -352,49 +387,6 @@ impl Drop for Hold {
         }
     }
 }
-
-macro_rules! hold_accessors {
-    ($($taken:ident)?) => {
-        /// Its number: greater than that of any earlier hold in its store, so that a storage system
-        /// can refuse a smaller one (a fencing token).
-        #[must_use]
-        pub fn number(&self) -> u64 {
-            self$(.$taken)?.held.record().hold
-        }
-
-        /// Its lock file; of a hold of several locks that of the first one.
-        #[must_use]
-        pub fn path(&self) -> &Path {
-            self$(.$taken)?.held.path()
-        }
-
-        /// The content of its lock file.
-        #[must_use]
-        pub fn record(&self) -> &Record {
-            self$(.$taken)?.held.record()
-        }
-
-        /// The numbers of a shared hold, one for each of its locks: 0 and up, each held by one at a time.
-        #[must_use]
-        pub fn slots(&self) -> Vec<u32> {
-            self$(.$taken)?.held.slots()
-        }
-
-        /// The holds that were replaced.
-        #[must_use]
-        pub fn displaced(&self) -> &[Status] {
-            &self$(.$taken)?.displaced
-        }
-
-        /// Errors that did not prevent the hold.
-        #[must_use]
-        pub fn warnings(&self) -> &[Error] {
-            &self$(.$taken)?.warnings
-        }
-    };
-}
-
-pub(super) use hold_accessors;
 
 /// The changing part of a record after a heartbeat now.
 pub(super) fn renewed(store: &dyn Backend, record: &Record, ttl: Option<Duration>) -> Live {

@@ -1,20 +1,21 @@
 //! A hold that this process is about to hand over.
 
-use std::path::Path;
+use std::ops::Deref;
 use std::time::Duration;
 
-use super::hold::{Hold, hold_accessors, renewed};
+use super::hold::{Hold, renewed};
 use super::holder::Holder;
 use super::status;
 use crate::decision::verdict::{Evidence, Reason, Verdict};
-use crate::error::{Error, Result};
-use crate::record::{Kind, Live, Record};
+use crate::error::Result;
+use crate::record::{Kind, Live};
 use crate::status::Status;
 use crate::sys::process;
 
 /// A lock acquired for another process or as a lease, not in force yet: until
 /// [`confirm`](Self::confirm) it is this process's, and dropping it releases it. Whoever would release,
-/// renew, break, replace or repeat it waits until then, at most 5 s from when it was taken.
+/// renew, break, replace or repeat it waits until then, at most 5 s from when it was taken. Number, record and the
+/// like are those of the [`Hold`] that it will be.
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub struct PendingHold {
@@ -22,9 +23,15 @@ pub struct PendingHold {
     pub(super) holder: Holder,
 }
 
-impl PendingHold {
-    hold_accessors!(taken);
+impl Deref for PendingHold {
+    type Target = Hold;
 
+    fn deref(&self) -> &Hold {
+        &self.taken
+    }
+}
+
+impl PendingHold {
     /// What the hold follows.
     #[must_use]
     pub fn holder(&self) -> Holder {
