@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ending::{Ending, kill_at_ms, marks};
+use super::ending::{Ending, clock, kill_at, marks};
 use super::holder::WITHOUT_SIGNAL;
 use super::lock::{Lock, result_of};
 use super::options::{Options, milliseconds};
@@ -20,7 +20,7 @@ use crate::identity::ProcessId;
 use crate::open_file::Handle;
 use crate::record::{KILL_AFTER, Kind};
 use crate::status::{KeptPlace, Status};
-use crate::sys::process::{boottime_milliseconds, start_ticks};
+use crate::sys::process::start_ticks;
 use crate::sys::work::{may_be_signaled, tell_wrapper};
 
 /// How long a process may take to exit after KILL. One in an uninterruptible sleep takes longer.
@@ -323,7 +323,7 @@ impl Lock {
         wrapper: ProcessId,
         on_break: &mut OnBreak<'_>,
     ) -> Result<Work> {
-        let told_at = boottime_milliseconds();
+        let told_at = clock();
         loop {
             let Some(own) = self.look_shown(shown)? else {
                 return Ok(Work::Ended);
@@ -332,12 +332,12 @@ impl Lock {
                 return Ok(Work::Orphaned);
             };
             let until = match record.live.ending {
-                None => told_at + milliseconds(WRAPPER_ANSWERS),
-                Some(began) => kill_at_ms(record, began)
-                    .unwrap_or(told_at + milliseconds(KILL_AFTER))
-                    .saturating_add(milliseconds(AFTER_KILL)),
+                None => told_at + WRAPPER_ANSWERS,
+                Some(began) => kill_at(record, Duration::from_millis(began))
+                    .unwrap_or(told_at + KILL_AFTER)
+                    .saturating_add(AFTER_KILL),
             };
-            let left = Duration::from_millis(until.saturating_sub(boottime_milliseconds()));
+            let left = until.saturating_sub(clock());
             if left.is_zero() && record.live.ending.is_none() {
                 return Ok(Work::Orphaned);
             }
@@ -363,7 +363,7 @@ impl Lock {
                 let change = match own.as_ref().and_then(|own| Some((own, own.record()?))) {
                     Some((own, record)) if note && record.live.ending.is_none() => {
                         let mut live = record.live.clone();
-                        live.ending = Some(boottime_milliseconds());
+                        live.ending = Some(milliseconds(clock()));
                         Change::Renew(own.clone(), Box::new(live))
                     }
                     _ => Change::Nothing,
@@ -378,9 +378,9 @@ impl Lock {
             return Ok(Work::Ended);
         };
         // An earlier process may have begun it.
-        let began = record.live.ending.unwrap_or_else(boottime_milliseconds);
-        let kill_at = kill_at_ms(record, began);
-        let give_up_at = kill_at.unwrap_or(boottime_milliseconds() + milliseconds(KILL_AFTER));
+        let began = record.live.ending.map_or_else(clock, Duration::from_millis);
+        let kill_at = kill_at(record, began);
+        let give_up_at = kill_at.unwrap_or(clock() + KILL_AFTER);
         let wrapper = live_wrapper(own)
             .map(|(_, wrapper)| wrapper)
             .or_else(|| unsupervising_wrapper(own));
@@ -391,7 +391,7 @@ impl Lock {
             if remaining.is_told {
                 self.note_told(own);
             }
-            let now = boottime_milliseconds();
+            let now = clock();
             let mut left = remaining.processes.iter();
             // If a look found no process, it may only have been unsure.
             let is_spared = !remaining.processes.is_empty()
@@ -402,16 +402,16 @@ impl Lock {
                     Some(wrapper) if start_ticks(wrapper.pid).is_some() => return Ok(Work::Ended),
                     Some(wrapper) => return Ok(Work::Left(vec![wrapper], None)),
                     None if !is_locked(own) => return Ok(Work::Ended),
-                    None => *empty_since.get_or_insert(now) + milliseconds(AFTER_KILL),
+                    None => *empty_since.get_or_insert(now) + AFTER_KILL,
                 }
             } else if is_spared && remaining.look_failed.is_none() {
                 // Whoever wrote the record may ask for any time before KILL, which these do not get.
-                *spared_since.get_or_insert(now) + milliseconds(WITHOUT_SIGNAL)
+                *spared_since.get_or_insert(now) + WITHOUT_SIGNAL
             } else {
                 (empty_since, spared_since) = (None, None);
-                give_up_at.saturating_add(milliseconds(AFTER_KILL))
+                give_up_at.saturating_add(AFTER_KILL)
             };
-            let left = Duration::from_millis(until.saturating_sub(now));
+            let left = until.saturating_sub(now);
             if left.is_zero() || !on_break(left) {
                 return Ok(Work::Left(remaining.processes, remaining.look_failed));
             }
@@ -426,7 +426,7 @@ impl Lock {
         };
         let mut live = record.live.clone();
         live.told = true;
-        live.ending = live.ending.or_else(|| Some(boottime_milliseconds()));
+        live.ending = live.ending.or_else(|| Some(milliseconds(clock())));
         let _ = self.store.update(Entry::EXISTING, |_| {
             Ok((Change::Renew(judged.clone(), Box::new(live.clone())), ()))
         });

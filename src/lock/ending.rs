@@ -2,22 +2,26 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::time::Duration;
 
-use super::options::milliseconds;
 use crate::identity::{Pid, ProcessId};
 use crate::record::Record;
 use crate::sys::process::{boottime_milliseconds, least_start_after};
 use crate::sys::work::{self, Author, Look, Marks, Target};
 
-/// When KILL is due for a hold whose work is being ended since `began_ms`; `None`: never.
-pub(super) fn kill_at_ms(record: &Record, began_ms: u64) -> Option<u64> {
-    let after = milliseconds(record.kill_after()?);
-    Some(began_ms.saturating_add(after))
+/// The clock by which records tell since when their work is being ended.
+pub(super) fn clock() -> Duration {
+    Duration::from_millis(boottime_milliseconds())
+}
+
+/// When KILL is due for a hold whose work is being ended since then; `None`: never.
+pub(super) fn kill_at(record: &Record, began: Duration) -> Option<Duration> {
+    Some(began.saturating_add(record.kill_after()?))
 }
 
 /// How long one step sends signals to processes that are started meanwhile. What is started later gets
 /// KILL.
-const STEP: u64 = 1_000;
+const STEP: Duration = Duration::from_secs(1);
 
 /// Looks in a row that find nothing and are not sure of it, after which nothing is left.
 const EMPTY_LOOKS: u32 = 5;
@@ -32,8 +36,8 @@ pub struct Ending {
     pub(super) marks: Marks,
     /// Reaped by its supervisor.
     command: Option<Pid>,
-    /// By `CLOCK_BOOTTIME`, in milliseconds; `None`: never.
-    pub(super) kill_at_ms: Option<u64>,
+    /// By [`clock`]; `None`: never.
+    kill_at: Option<Duration>,
     has_begun: bool,
     /// Sends no TERM: another process does, or has done so.
     pub(super) only_kills: bool,
@@ -63,25 +67,27 @@ pub struct Remaining {
 }
 
 impl Ending {
-    pub(super) fn new(marks: Marks, command: Option<Pid>, kill_at_ms: Option<u64>) -> Self {
+    pub(super) fn new(marks: Marks, command: Option<Pid>, kill_at: Option<Duration>) -> Self {
         Self {
             marks,
             command,
-            kill_at_ms,
+            kill_at,
             ..Self::default()
         }
+    }
+
+    /// Whether KILL is due.
+    pub(super) fn kills(&self) -> bool {
+        self.kill_at.is_some_and(|at| clock() >= at)
     }
 
     /// Sends what is due, and returns what still runs. Blocks for milliseconds, at most about a second
     /// if processes are started all the time.
     pub fn step(&mut self) -> Remaining {
-        let began = boottime_milliseconds();
+        let began = clock();
         let mut remaining = Remaining::default();
         loop {
-            let is_kill = self
-                .kill_at_ms
-                .is_some_and(|at| boottime_milliseconds() >= at);
-            let sent = if is_kill {
+            let sent = if self.kills() {
                 self.look(&mut remaining, true)
             } else {
                 self.tell(&mut remaining)
@@ -92,7 +98,7 @@ impl Ending {
                 return remaining;
             }
             let is_looking = remaining.processes.is_empty() && remaining.look_failed.is_none();
-            let is_late = boottime_milliseconds().saturating_sub(began) > STEP;
+            let is_late = clock().saturating_sub(began) > STEP;
             if is_late || !(sent || is_looking) {
                 return remaining;
             }

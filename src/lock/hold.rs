@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
 
-use super::ending::entry_of_hold;
+use super::ending::{clock, entry_of_hold};
 use super::options::milliseconds;
 use crate::backend::{Backend, GoesOn, HeldRecord, QueuePlace, ReleaseOutcome};
 use crate::error::{Error, Operation, Result};
@@ -184,8 +184,7 @@ impl Hold {
     #[must_use]
     pub fn valid_until(&self) -> Option<Duration> {
         let (_, at) = self.held.deadlines_ms()?;
-        let left = at.saturating_sub(process::boottime_milliseconds());
-        Some(Duration::from_millis(left))
+        Some(Duration::from_millis(at).saturating_sub(clock()))
     }
 
     /// Whether another process has asked this one to end the work of this hold, in a store on etcd: the

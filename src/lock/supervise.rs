@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use super::ending::{Ending, Remaining, kill_at_ms, marks};
+use super::ending::{Ending, Remaining, clock, kill_at, marks};
 use super::hold::{Hold, NEEDS_KEEPER, recording, spawn_error};
+use super::options::milliseconds;
 use crate::error::Result;
 use crate::identity::{Pid, ProcessId};
 use crate::record::Format;
+use crate::sys::QueuedSignal;
 use crate::sys::signal::SignalMask;
 use crate::sys::spawn::command_holds;
 use crate::sys::start::{Program, Started};
 use crate::sys::work::{self, Author};
-use crate::sys::{QueuedSignal, process};
 
 #[doc(hidden)]
 impl Hold {
@@ -60,8 +61,7 @@ impl Hold {
     #[must_use]
     pub fn lost_in(&self) -> Option<Duration> {
         let (at, _) = self.held.deadlines_ms()?;
-        let left = at.saturating_sub(process::boottime_milliseconds());
-        Some(Duration::from_millis(left))
+        Some(Duration::from_millis(at).saturating_sub(clock()))
     }
 
     /// Begins to end the work of this hold by force: its command, and what that has started. From now
@@ -71,9 +71,9 @@ impl Hold {
     /// All children of this process that it did not have before [`start`](Self::start) are taken for the
     /// work, the orphans that it [adopts](work::adopt_orphans) too.
     pub fn end_work(&mut self, command: &Started) -> Ending {
-        let began = process::boottime_milliseconds();
+        let began = clock();
         if !matches!(self.is_lost(), Ok(true)) {
-            let written = self.write(|live| live.ending = Some(began));
+            let written = self.write(|live| live.ending = Some(milliseconds(began)));
             self.warnings.extend(written.err());
         }
         let record = self.held.record();
@@ -89,8 +89,7 @@ impl Hold {
         // This process may have had children before.
         marks.since = record.live.start.unwrap_or(marks.since);
         marks.others.clone_from(&self.older);
-        let kill_at_ms = kill_at_ms(record, began);
-        Ending::new(marks, Pid::new(command.id()), kill_at_ms)
+        Ending::new(marks, Pid::new(command.id()), kill_at(record, began))
     }
 
     /// Goes on to end the work. See [`Ending::step`].

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ending::{Ending, Remaining, kill_at_ms, marks};
+use super::ending::{Ending, Remaining, clock, kill_at, marks};
 use super::lock::Lock;
 use crate::decision::verdict::Reason;
 use crate::decision::{Judged, Request};
@@ -14,7 +14,6 @@ use crate::identity::ProcessId;
 use crate::open_file::Handle;
 use crate::record::Record;
 use crate::status::Provenance;
-use crate::sys::process::boottime_milliseconds;
 use crate::sys::work::{Author, Marks, wait_for_any};
 
 /// Interval between two looks where no event wakes the caller.
@@ -28,7 +27,7 @@ pub(super) fn pause(processes: &[ProcessId], at_most: Duration) {
 }
 
 /// How long the process that began it may take to send TERM.
-const BEGINS_MS: u64 = 2_000;
+const BEGINS: Duration = Duration::from_secs(2);
 
 impl Lock {
     /// Finishes what was begun by a process that is gone: the work of a hold is being ended, and may not
@@ -39,13 +38,13 @@ impl Lock {
             return false;
         };
         // Its caller has exited, and no process is ending the work yet.
-        let began = record.live.ending.unwrap_or_else(boottime_milliseconds);
-        let fresh = Ending::new(marks_of(judged), None, kill_at_ms(record, began));
+        let began = record.live.ending.map_or_else(clock, Duration::from_millis);
+        let fresh = Ending::new(marks_of(judged), None, kill_at(record, began));
         // The same `Ending` goes on, so that TERM is sent once.
         unfinished.take_if(|ending| ending.marks.hold != fresh.marks.hold);
         let ending = unfinished.get_or_insert(fresh);
-        let started = boottime_milliseconds();
-        let may_be_told = record.live.ending.is_some() && started < began.saturating_add(BEGINS_MS);
+        let started = clock();
+        let may_be_told = record.live.ending.is_some() && started < began.saturating_add(BEGINS);
         ending.only_kills = record.live.told || may_be_told;
         let mut is_told = false;
         let is_over = loop {
@@ -54,11 +53,9 @@ impl Lock {
             if remaining.is_over {
                 break !is_locked(judged);
             }
-            let now = boottime_milliseconds();
-            let is_killed = ending.kill_at_ms.is_some_and(|at| now >= at);
             // What dies of TERM does so at once.
-            let patience = if is_killed { 1_000 } else { 100 };
-            let left = Duration::from_millis((started + patience).saturating_sub(now));
+            let patience = Duration::from_millis(if ending.kills() { 1_000 } else { 100 });
+            let left = (started + patience).saturating_sub(clock());
             if left.is_zero() {
                 break false;
             }
