@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::hold::renewed;
-use super::lock::Lock;
+use super::lock::{Lock, result_of};
 use super::options::Options;
 use super::unfinished::settle;
 use crate::backend::{Change, Entry};
@@ -76,22 +76,18 @@ impl Lock {
                 return Ok(Release::Free);
             };
             let status = Box::new(self.status(&own));
+            let result = match (may, status.verdict.state) {
+                (May::Lost, _) => HoldResult::Lost,
+                (_, State::Free | State::Zombie) => result_of(&status),
+                _ => HoldResult::Released,
+            };
+            if matches!(may, May::Go | May::Lost) {
+                let _ = self.note_end(&status, result);
+            }
             return Ok(match may {
-                May::Go if status.verdict.state == State::Free => {
-                    let _ = self.note_found(&status);
-                    Release::Free
-                }
-                May::Lost => {
-                    let _ = self.note_end(&status, HoldResult::Lost);
-                    Release::Lost(status)
-                }
-                May::Go => {
-                    let _ = match status.verdict.state {
-                        State::Zombie => self.note_found(&status),
-                        _ => self.note_end(&status, HoldResult::Released),
-                    };
-                    Release::Done(status)
-                }
+                May::Go if status.verdict.state == State::Free => Release::Free,
+                May::Go => Release::Done(status),
+                May::Lost => Release::Lost(status),
                 May::Nothing => Release::Free,
                 May::NotYours => Release::NotYours(status),
                 May::HeldByRun => Release::HeldByRun(status),
