@@ -7,7 +7,7 @@ use chrono::Utc;
 use super::hold::Hold;
 use super::lock::Lock;
 use super::unfinished::{author, is_orphaned_ending};
-use super::wait::{MaxWaiting, Wait};
+use super::wait::{MaxWaiting, Wait, WaitDecision};
 use crate::backend::{Backend, Change, Entry, HeldRecord, LockSnapshot, QueueChange, QueuePlace};
 use crate::decision::verdict::State;
 use crate::decision::{
@@ -153,7 +153,7 @@ pub(super) fn attempt(
         let updated = contender.apply(entry, &mut |snapshot| {
             let planned = plan(lock, &request, snapshot, draft, max_waiting, has_joined)?;
             let takes = matches!(planned.0, Change::Take { .. } | Change::Renew(..));
-            if takes && !wait.may_take() {
+            if takes && !wait.may(WaitDecision::Take) {
                 return Err(Error::Canceled);
             }
             next = Some(planned.1);
@@ -205,7 +205,7 @@ pub(super) fn attempt(
             Next::Blocked(obstacle, waiting) => break (obstacle, waiting),
             Next::Sleep(sleep) => *sleep,
         };
-        if !wait.may_wait_again() {
+        if !wait.may(WaitDecision::WaitAgain) {
             return Err(Error::Canceled);
         }
         let status = || lock.obstacle_status(&sleep.obstacle);
@@ -280,10 +280,8 @@ impl Lock {
                 State::Held | State::Overdue => Some(Action::Break),
                 State::Free | State::NotALock => None,
             };
-            if let Some(action) = action {
-                let number = Some(held.record().hold);
-                warnings.extend(self.note(action, was, number));
-            }
+            let number = Some(held.record().hold);
+            warnings.extend(action.and_then(|action| self.note(action, was, number)));
             warnings.extend(self.note_found(was));
         }
         let has_history = held.record().asked.is_some();
@@ -409,37 +407,32 @@ fn plan<'d>(
                 }
                 Obstacle::Hold(_) => {}
             }
+            let blocked = |change, obstacle, waiting| {
+                Ok((Change::Queue(change), Next::Blocked(obstacle, waiting)))
+            };
             let is_new = request.ticket.is_none();
-            let mut waiting = 0;
-            match max_waiting {
-                MaxWaiting::DoesNotWait => {
-                    let is_ripening = matches!(&obstacle, Obstacle::Hold(judged)
-                        if judged.verdict.takeable_in.is_some());
-                    if !is_ripening {
-                        return Ok((Change::Queue(change), Next::Blocked(obstacle, None)));
-                    }
-                    // It will go to a waiter.
-                    if let Some(ticket) = next_in_turn(request, &obstacle, snapshot)? {
-                        let obstacle = Obstacle::Waiter(ticket);
-                        return Ok((Change::Queue(change), Next::Blocked(obstacle, None)));
-                    }
-                }
-                // On etcd others may have joined at the same moment: once it has a ticket, those before it count.
-                MaxWaiting::AtMost(most) if is_new || has_joined => {
-                    waiting = waiting_for(&request.wants, snapshot)?;
-                    if waiting >= most {
-                        return Ok((
-                            Change::Queue(change),
-                            Next::Blocked(obstacle, Some(waiting)),
-                        ));
-                    }
-                }
-                MaxWaiting::NoLimit if is_new && draft.asked.is_some() => {
-                    waiting = waiting_for(&request.wants, snapshot)?;
-                }
-                MaxWaiting::AtMost(_) | MaxWaiting::NoLimit => {}
+            let waits = max_waiting != MaxWaiting::DoesNotWait;
+            if !waits && !is_ripening(&obstacle) {
+                return blocked(change, obstacle, None);
             }
-            if is_new && max_waiting != MaxWaiting::DoesNotWait {
+            // It will go to a waiter.
+            if !waits && let Some(ticket) = next_in_turn(request, &obstacle, snapshot)? {
+                return blocked(change, Obstacle::Waiter(ticket), None);
+            }
+            let counts = match max_waiting {
+                MaxWaiting::DoesNotWait => false,
+                // On etcd others may have joined at the same moment: once it has a ticket, those before it count.
+                MaxWaiting::AtMost(_) => is_new || has_joined,
+                MaxWaiting::NoLimit => is_new && draft.asked.is_some(),
+            };
+            let mut waiting = 0;
+            if counts {
+                waiting = waiting_for(&request.wants, snapshot)?;
+            }
+            if matches!(max_waiting, MaxWaiting::AtMost(most) if counts && waiting >= most) {
+                return blocked(change, obstacle, Some(waiting));
+            }
+            if is_new && waits {
                 change.join = Some((Box::new(request.clone()), draft));
             }
             let until = until(request, obstacle.clone(), snapshot)?;
@@ -457,6 +450,11 @@ fn plan<'d>(
             (Change::Queue(change), Next::Sleep(Box::new(sleep)))
         }
     })
+}
+
+/// Whether there is no longer a holder, and the lock can be taken soon.
+fn is_ripening(obstacle: &Obstacle<Handle>) -> bool {
+    matches!(obstacle, Obstacle::Hold(judged) if judged.verdict.takeable_in.is_some())
 }
 
 /// Who has written a shared record cannot be found out once its file is removed.

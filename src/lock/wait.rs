@@ -172,23 +172,14 @@ impl<'a> Wait<'a> {
         self
     }
 
-    /// Whether the caller lets it take the lock. Asks only once for several attempts in a row, because the first one
-    /// may have displaced other holders already; again after a wait.
-    pub(super) fn may_take(&mut self) -> bool {
-        if std::mem::replace(&mut self.is_taking, true) {
-            return true;
-        }
+    /// Whether the caller lets it do that: take the lock, or wait after a decision to take it that came to nothing.
+    /// Asks only once for several attempts in a row, because the first one may have displaced other holders already;
+    /// again after a wait.
+    pub(super) fn may(&mut self, decision: WaitDecision) -> bool {
+        let is_taking = decision == WaitDecision::Take;
+        let was_taking = std::mem::replace(&mut self.is_taking, is_taking);
         let callback = self.on_decision.as_mut();
-        callback.is_none_or(|callback| callback(WaitDecision::Take))
-    }
-
-    /// Whether the caller lets it wait, after a decision to take the lock that came to nothing.
-    pub(super) fn may_wait_again(&mut self) -> bool {
-        if !std::mem::take(&mut self.is_taking) {
-            return true;
-        }
-        let callback = self.on_decision.as_mut();
-        callback.is_none_or(|callback| callback(WaitDecision::WaitAgain))
+        was_taking == is_taking || callback.is_none_or(|callback| callback(decision))
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
