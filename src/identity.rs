@@ -77,13 +77,18 @@ impl ProcessId {
     /// Whether the process that now has this PID is another one, by its start. A difference of one
     /// tick proves nothing: a time namespace shifts starts by fractions of a tick.
     pub(crate) fn started_at_another_time(self, start: Option<u64>) -> bool {
-        matches!((self.start, start), (Some(one), Some(other)) if one.abs_diff(other) > 1)
+        are_different_starts(self.start, start)
     }
 
     /// Whether a process that was seen now is this one, as far as can be told.
     pub(crate) fn is_same(self, seen: Self) -> bool {
         self.pid == seen.pid && !self.started_at_another_time(seen.start)
     }
+}
+
+/// Whether both starts are known and differ, by more than the tick that proves nothing.
+pub(crate) fn are_different_starts(one: Option<u64>, other: Option<u64>) -> bool {
+    matches!((one, other), (Some(one), Some(other)) if one.abs_diff(other) > 1)
 }
 
 /// What tells a PID namespace, or an instance, from an earlier one.
