@@ -546,37 +546,29 @@ pub(crate) fn has_four_digits(time: DateTime<Utc>) -> bool {
 
 /// A command line as a record keeps it. Counts bytes as they are written, with quotes and escapes.
 pub(crate) fn cut_command(command: Vec<String>) -> Vec<String> {
-    let written = |text: &str| {
-        let escaped = text.chars().map(|char| match char {
-            '"' | '\\' => 2,
-            char if char.is_control() => 6,
-            char => char.len_utf8(),
-        });
-        escaped.sum::<usize>()
+    let written = |char| match char {
+        '"' | '\\' => 2,
+        char if char.is_control() => 6,
+        char => char.len_utf8(),
     };
     // Indentation, quotes, comma and newline.
     let around = 8;
     let mut left = MAX_COMMAND_BYTES;
     let mut kept = Vec::new();
     for argument in command {
-        let needs = written(&argument) + around;
+        let needs = argument.chars().map(written).sum::<usize>() + around;
         if needs <= left {
             left -= needs;
             kept.push(argument);
             continue;
         }
-        let mut cut = String::new();
-        let mut room = left.saturating_sub(around + '…'.len_utf8());
-        for char in argument.chars() {
-            let needs = written(char.encode_utf8(&mut [0; 4]));
-            if needs > room {
-                break;
-            }
-            room -= needs;
-            cut.push(char);
-        }
-        cut.push('…');
-        kept.push(cut);
+        let room = left.saturating_sub(around + '…'.len_utf8());
+        let mut used = 0;
+        let begin = argument.chars().take_while(|char| {
+            used += written(*char);
+            used <= room
+        });
+        kept.push(begin.chain(['…']).collect());
         break;
     }
     kept

@@ -152,11 +152,9 @@ pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
     let end = match status.verdict.reason {
         Reason::Expired => "has expired",
         Reason::Dead if status.verdict.evidence == Evidence::LeaseEnded => "whose lease has ended",
-        Reason::Rebooted => "ended before the last reboot",
         Reason::InstanceRestarted => "ended with an earlier incarnation of its instance",
-        Reason::NamespaceGone => "has ended with its container",
         Reason::TooOld(_) => "cannot be checked",
-        _ => "has exited",
+        reason => end_of_process(reason),
     };
     past_holder(status, record, &format!(", {end}"), time)
 }
@@ -176,17 +174,12 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
         };
         format!("lock is {age} old (>{})", short_span(limit))
     };
-    if let Some((_, limit)) = status
-        .verdict
-        .age_and_limit
-        .filter(|_| status.verdict.is_too_old())
-    {
+    let limit = status.verdict.age_and_limit.map(|(_, limit)| limit);
+    if let Some(limit) = limit.filter(|_| status.verdict.is_too_old()) {
         let old = older_than(limit);
-        let is_alive = status.verdict.state == State::Overdue;
-        return Some(if is_alive {
-            old
-        } else {
-            format!("{old}, and cannot be checked")
+        return Some(match status.verdict.state {
+            State::Overdue => old,
+            _ => format!("{old}, and cannot be checked"),
         });
     }
     let process = match status.verdict.pid {
@@ -195,12 +188,10 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
     };
     Some(match status.verdict.reason {
         Reason::Reused => format!("{process} has exited, and another has its PID"),
-        Reason::Rebooted => format!("{process} ended before the last reboot"),
         Reason::InstanceRestarted => {
             let instance = instance(status);
             format!("{process} was of an earlier incarnation of {instance}")
         }
-        Reason::NamespaceGone => format!("{process} has ended with its container"),
         Reason::Expired => match status.record.as_ref().and_then(Record::ttl) {
             Some(ttl) => older_than(ttl),
             None => format!("lock is {} old", span(age)),
@@ -210,8 +201,16 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
         Reason::Dead if status.verdict.evidence == Evidence::LeaseEnded => {
             format!("the lease of {process} has ended")
         }
-        _ => format!("{process} has exited"),
+        reason => format!("{process} {}", end_of_process(reason)),
     })
+}
+
+fn end_of_process(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Rebooted => "ended before the last reboot",
+        Reason::NamespaceGone => "has ended with its container",
+        _ => "has exited",
+    }
 }
 
 /// "instance `db-0`"

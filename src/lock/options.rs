@@ -25,6 +25,7 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
 ///     .max_age(Duration::from_secs(8 * 3600));
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct Options {
     pub(crate) owner: Option<String>,
     pub(crate) message: Option<String>,
@@ -41,6 +42,7 @@ pub struct Options {
 
 /// How a hold for a command is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
 pub struct RunOptions {
     pub(super) close: bool,
     pub(super) exec: bool,
@@ -53,20 +55,17 @@ pub struct RunOptions {
 
 impl RunOptions {
     /// A command that inherits the kernel lock, started by [`Hold::spawn`](crate::Hold::spawn).
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// The command does not inherit the kernel lock.
-    #[must_use]
     pub fn close(mut self, close: bool) -> Self {
         self.close = close;
         self
     }
 
     /// The calling process becomes the command, by [`Hold::exec`](crate::Hold::exec).
-    #[must_use]
     pub fn exec(mut self, exec: bool) -> Self {
         self.exec = exec;
         self
@@ -75,14 +74,12 @@ impl RunOptions {
     /// The calling process supervises the command: a break of the hold sends it TERM
     /// (with a value on Linux, see sigqueue(3)), and it ends the work. Otherwise the
     /// process that breaks the hold ends it.
-    #[must_use]
     pub fn supervised(mut self, supervised: bool) -> Self {
         self.supervised = supervised;
         self
     }
 
     /// Time between TERM and KILL when the work is ended by force; by default 10 s. Zero: no KILL.
-    #[must_use]
     pub fn kill_after(mut self, after: impl Into<Option<Duration>>) -> Self {
         self.kill_after = after.into();
         self
@@ -90,21 +87,18 @@ impl RunOptions {
 
     /// The calling process ends the work once this process has exited. On record, so that the next contender
     /// ends it if the calling process has been killed.
-    #[must_use]
     pub fn die_with(mut self, process: impl Into<Option<ProcessId>>) -> Self {
         self.die_with = process.into();
         self
     }
 
     /// The lock stays taken for so long after it was acquired, also when the command has ended before.
-    #[must_use]
     pub fn hold_at_least(mut self, least: impl Into<Option<Duration>>) -> Self {
         self.hold_at_least = least.into();
         self
     }
 
     /// There is no command: the calling process keeps the hold, and releases it itself.
-    #[must_use]
     pub fn without_command(mut self) -> Self {
         self.without_command = true;
         self
@@ -113,7 +107,6 @@ impl RunOptions {
 
 impl Options {
     /// Takes zombies over, and says nothing about the holder.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -128,14 +121,12 @@ impl Options {
 
     /// A label, such as a session or a runner; at most 1 KiB. The same label may release and renew
     /// the hold, and may hold parents and children of the lock.
-    #[must_use]
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
     /// Reason to show to others, at most 1 KiB.
-    #[must_use]
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.message = Some(message.into());
         self
@@ -143,7 +134,6 @@ impl Options {
 
     /// The command line to show for the holder, cut at 4 KiB; by default that of the calling process
     /// or of the process that a detached hold follows.
-    #[must_use]
     pub fn command(mut self, command: Vec<String>) -> Self {
         self.command = command;
         self
@@ -151,7 +141,6 @@ impl Options {
 
     /// A detached hold expires this long after it was acquired or last renewed, by a clock that does
     /// not stop while the machine is suspended. A live `run` keeps its lock beyond it.
-    #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -159,28 +148,24 @@ impl Options {
 
     /// Age at which the hold becomes overdue, or a zombie if its holder cannot be checked. It is kept
     /// in the record; without it others judge by their own, 24 h by default.
-    #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = Some(max_age);
         self
     }
 
     /// Does not take zombies over: they block.
-    #[must_use]
     pub fn refuse_zombies(mut self) -> Self {
         self.refuse_zombies = true;
         self
     }
 
     /// Takes the lock from this very hold, dead or alive; called again, from another one, too.
-    #[must_use]
     pub fn replace_hold(mut self, shown: Revision) -> Self {
         self.replace.push(shown);
         self
     }
 
     /// Takes a free lock although it is reserved for a waiter.
-    #[must_use]
     pub fn skip_queue(mut self) -> Self {
         self.skip_queue = true;
         self
@@ -188,7 +173,6 @@ impl Options {
 
     /// The numbers of the holds that the caller runs inside of (`ONEHOLD_HOLDS`). A wait for one of
     /// them would never end, and is refused at once.
-    #[must_use]
     pub fn inside(mut self, holds: Vec<u64>) -> Self {
         self.inside = holds;
         self
@@ -201,7 +185,6 @@ impl Options {
     /// most so many at once, by the number that each of them asks for; [`Hold::slots`](crate::Hold::slots)
     /// tells which slot it is. Needs native lock files in a store, or for [`Mode::Shared`]
     /// [`Format::Flock`](crate::Format::Flock).
-    #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
@@ -210,7 +193,6 @@ impl Options {
     /// Leaves a line in the journal when the hold has ended, whoever ends it: see
     /// [`Store::history`](crate::Store::history). If the process is killed between the end and the line, there is
     /// none.
-    #[must_use]
     pub fn history(mut self, is_wanted: bool) -> Self {
         self.history = is_wanted;
         self

@@ -37,6 +37,7 @@ use crate::status::Status;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Store {
     pub(super) journal: Journal,
     pub(super) store: Arc<dyn Backend>,
@@ -87,7 +88,6 @@ pub struct Listing {
 impl Store {
     /// A store; nothing is touched. The directory is made, with mode 0700, when the first lock is
     /// taken.
-    #[must_use]
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         // Absolute, so that it stays the same when the caller changes its directory.
         let directory = directory.into();
@@ -142,7 +142,6 @@ impl Store {
 
     /// The format of new lock files. Files of every other format are read as well, except bare
     /// numbers, which only [`Format::Pid`] expects.
-    #[must_use]
     pub fn format(mut self, format: Format) -> Self {
         if !self.is_remote() {
             let host = Arc::clone(self.store.host());
@@ -154,7 +153,6 @@ impl Store {
     /// The name of the instance that this process belongs to: a pod of a StatefulSet, a service of compose. The
     /// caller says by it that there is **at most one instance of this name at a time**. A hold that was taken under
     /// the same name before the instance was restarted is then dead. Has no effect on etcd, where leases decide.
-    #[must_use]
     pub fn instance(mut self, name: impl Into<String>) -> Self {
         if !self.is_remote() {
             let host = Arc::new(HostFacts::of_instance(name.into()));
@@ -164,7 +162,6 @@ impl Store {
     }
 
     /// The store whose journal gets the lines of this one: for directories of other programs.
-    #[must_use]
     pub fn journal_in(mut self, store: &Self) -> Self {
         self.journal.clone_from(&store.journal);
         self
@@ -172,7 +169,6 @@ impl Store {
 
     /// The size in bytes from which its journal is moved to `events.jsonl.1`, and a new one begun: 1 MiB by
     /// default. 0: nothing is noted.
-    #[must_use]
     pub fn journal_size(mut self, bytes: u64) -> Self {
         self.journal.rotate_at = bytes;
         self

@@ -58,6 +58,7 @@ pub(super) enum MaxWaiting {
 ///
 /// let wait = Wait::at_most(Duration::from_secs(30));
 /// ```
+#[must_use]
 pub struct Wait<'a> {
     /// `None`: as long as it takes; zero: not at all.
     limit: Option<Duration>,
@@ -76,19 +77,16 @@ pub struct Wait<'a> {
 
 impl<'a> Wait<'a> {
     /// Does not wait.
-    #[must_use]
     pub fn no() -> Self {
         Self::new(Some(Duration::ZERO))
     }
 
     /// Waits for at most this long, suspended time included. Zero: does not wait.
-    #[must_use]
     pub fn at_most(limit: Duration) -> Self {
         Self::new(Some(limit))
     }
 
     /// Waits as long as it takes.
-    #[must_use]
     pub fn forever() -> Self {
         Self::new(None)
     }
@@ -113,7 +111,6 @@ impl<'a> Wait<'a> {
     }
 
     /// Stops within 100 ms after the flag has been set.
-    #[must_use]
     pub fn until_canceled(mut self, canceled: &'a AtomicBool) -> Self {
         self.canceled = Some(canceled);
         self
@@ -123,7 +120,6 @@ impl<'a> Wait<'a> {
     /// who finds one waiting knows that its turn begins later than now, and can leave the work to it. Needs a
     /// store in which waiters have a queue; on NFS and other filesystems of several hosts they have none, and
     /// this has no effect.
-    #[must_use]
     pub fn max_waiting(mut self, waiting: u32) -> Self {
         if self.max_waiting != MaxWaiting::DoesNotWait {
             self.max_waiting = MaxWaiting::AtMost(waiting.try_into().unwrap_or(usize::MAX));
@@ -136,7 +132,6 @@ impl<'a> Wait<'a> {
     /// it gets the position back. A kept place delays no other waiter. Up to 64 are kept for each lock. For a process
     /// that was killed, the time starts when another process notices. On etcd it is at least 5 s, and starts when the
     /// process last kept its lease alive, which it does three times in that time. Needs an owner.
-    #[must_use]
     pub fn keep_place(mut self, keep: Duration) -> Self {
         self.keeps_place = Some(keep);
         self
@@ -144,7 +139,6 @@ impl<'a> Wait<'a> {
 
     /// Where nothing wakes it, a waiter looks again after `first`, doubling up to `most`, each time
     /// shortened by up to a half at random. Default: 100 ms and 2 s.
-    #[must_use]
     pub fn back_off(mut self, first: Duration, most: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
         self.back_off = BackOff {
@@ -155,7 +149,6 @@ impl<'a> Wait<'a> {
     }
 
     /// Calls `callback` once, with what is waited for, after this time. There can be several, each with its time.
-    #[must_use]
     pub fn on_wait(mut self, after: Duration, callback: impl FnMut(&Status) + 'a) -> Self {
         self.on_wait.push((after, Box::new(callback)));
         self
@@ -166,7 +159,6 @@ impl<'a> Wait<'a> {
     /// the attempt fails with [`Canceled`](crate::Error::Canceled). So a program whose waits can be ended from outside
     /// at any moment knows from when on it may have a lock to give back. Other processes may wait for the callback: it
     /// must be short.
-    #[must_use]
     pub fn on_decision(mut self, callback: impl FnMut(WaitDecision) -> bool + 'a) -> Self {
         self.on_decision = Some(Box::new(callback));
         self
