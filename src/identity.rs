@@ -74,6 +74,11 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
+    /// A process of which no more is known than its PID.
+    pub(crate) fn by_pid_alone(pid: Pid) -> Self {
+        Self { pid, start: None }
+    }
+
     /// Whether the process that now has this PID is another one, by its start. A difference of one
     /// tick proves nothing: a time namespace shifts starts by fractions of a tick.
     pub(crate) fn started_at_another_time(self, start: Option<u64>) -> bool {

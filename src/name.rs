@@ -103,24 +103,25 @@ impl LockName {
     /// Whether it is the path of a lock file rather than a name in a store.
     #[must_use]
     pub fn is_path(&self) -> bool {
-        matches!(*self.place, Place::Path(_))
+        self.as_path().is_some()
     }
 
     /// Whether a program that creates `NAME.lock` in the same directory, without encoding anything,
     /// means the same file.
     pub(crate) fn is_plain(&self) -> bool {
+        self.is_path() || matches!(self.segments(), [one] if **one == *self.text)
+    }
+
+    fn as_path(&self) -> Option<&Path> {
         match &*self.place {
-            Place::Path(_) => true,
-            Place::Store(segments) => matches!(segments.as_slice(), [one] if **one == *self.text),
+            Place::Store(_) => None,
+            Place::Path(path) => Some(path),
         }
     }
 
     /// The directory of a path.
     pub(crate) fn directory(&self) -> Option<&Path> {
-        match &*self.place {
-            Place::Store(_) => None,
-            Place::Path(path) => path.parent(),
-        }
+        self.as_path()?.parent()
     }
 
     /// The ancestors of this name, outermost first.
@@ -153,10 +154,7 @@ impl LockName {
 
     /// The file name of a path.
     pub(crate) fn path_file(&self) -> Option<&OsStr> {
-        match &*self.place {
-            Place::Store(_) => None,
-            Place::Path(path) => path.file_name(),
-        }
+        self.as_path()?.file_name()
     }
 }
 

@@ -72,7 +72,7 @@ impl Caller {
         let descends_from = |process| snapshot.descends_from(process);
         let Some(record) = judged.record() else {
             let mut lockers = judged.found.facts.lockers.iter();
-            return lockers.any(|&pid| descends_from(ProcessId { pid, start: None }));
+            return lockers.any(|&pid| descends_from(ProcessId::by_pid_alone(pid)));
         };
         let has_ended = |process| has_ended(process, &judged.found.facts);
         let is_under = if record.is_lease() {

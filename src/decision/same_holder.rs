@@ -97,10 +97,8 @@ pub(super) fn runs_inside<H>(
     let is_locked_by_others = judged.verdict.reason == Reason::Locked;
     let Some(record) = judged.record().filter(|_| !is_locked_by_others) else {
         let lockers = judged.found.facts.lockers.iter();
-        return lockers.copied().any(|pid| {
-            let start = None;
-            snapshot.descends_from(ProcessId { pid, start })
-        });
+        let mut lockers = lockers.copied().map(ProcessId::by_pid_alone);
+        return lockers.any(|locker| snapshot.descends_from(locker));
     };
     if record.is_kept() {
         // What its command has left behind can wait for the end of the time.

@@ -122,10 +122,9 @@ impl Lock {
             Some((own, false)) => std::slice::from_ref(own),
             _ => &[],
         })?;
-        let Some((own, true)) = removal else {
-            return Ok(());
-        };
-        self.note_removed(&own, cleanup);
+        if let Some((own, true)) = removal {
+            self.note_removed(&own, cleanup);
+        }
         Ok(())
     }
 

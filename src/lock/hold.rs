@@ -149,13 +149,9 @@ impl Hold {
         let of_format = record.format.heartbeat_interval();
         let every = [of_ttl, of_format].into_iter().flatten();
         let every = every.fold(HEARTBEAT_INTERVAL, Duration::min);
-        let acquired = record
-            .origin
-            .as_ref()
-            .map_or(0, |origin| origin.acquired_boottime_ms);
-        let last = record.live.renewed_boottime_ms.unwrap_or(acquired);
-        let passed = process::boottime_milliseconds().saturating_sub(last);
-        every.saturating_sub(Duration::from_millis(passed))
+        let renewed = record.live.renewed_boottime_ms;
+        let last = renewed.map_or_else(|| acquired(record), Duration::from_millis);
+        every.saturating_sub(clock().saturating_sub(last))
     }
 
     /// Starts a command under this hold. Its PID is in the record before it is executed, and it
@@ -282,14 +278,10 @@ impl Hold {
         goes_on: &mut GoesOn<'_>,
     ) -> Result<ReleaseOutcome> {
         let record = self.held.record();
-        let acquired = record
-            .origin
-            .as_ref()
-            .map(|origin| origin.acquired_boottime_ms);
-        let until = acquired.zip(record.hold_at_least_ms);
-        let until = until.map_or(0, |(acquired, least)| acquired.saturating_add(least));
-        let left = until.saturating_sub(process::boottime_milliseconds());
-        if left == 0 {
+        let least = record.hold_at_least_ms.map(Duration::from_millis);
+        let until = least.map(|least| acquired(record).saturating_add(least));
+        let left = until.unwrap_or_default().saturating_sub(clock());
+        if left.is_zero() {
             return self.held.release();
         }
         let live = Live {
@@ -297,7 +289,7 @@ impl Hold {
             expires_at: record.held_until(),
             ..Live::default()
         };
-        self.held.keep(live, Duration::from_millis(left), goes_on)
+        self.held.keep(live, left, goes_on)
     }
 
     /// How a hold has ended whose command did not.
@@ -385,6 +377,12 @@ impl Drop for Hold {
             let _ = self.end();
         }
     }
+}
+
+/// When a hold of this process was acquired, by [`clock`].
+fn acquired(record: &Record) -> Duration {
+    let origin = record.origin.as_ref();
+    Duration::from_millis(origin.map_or(0, |origin| origin.acquired_boottime_ms))
 }
 
 /// The changing part of a record after a heartbeat now.

@@ -157,12 +157,8 @@ impl Status {
     /// of the `run` that holds it, whatever its environment says. A wait for it would never end.
     #[must_use]
     pub fn is_locked_by_ancestor(&self) -> bool {
-        let start = None;
         let lockers = self.lockers.iter();
-        let mut lockers = lockers.map(|locker| ProcessId {
-            pid: locker.pid,
-            start,
-        });
+        let mut lockers = lockers.map(|locker| ProcessId::by_pid_alone(locker.pid));
         // On etcd its processes are not looked at. Those of other machines have other starts.
         let is_here = self.is_remote() || self.verdict.pid_alive == Some(true);
         let run = self.record.as_ref();

@@ -68,12 +68,9 @@ impl Lock {
     /// [`Error::Unsupported`]: other formats have no room for several names.
     pub fn and(mut self, name: LockName) -> Result<Self> {
         let other = Self::new(name, &self.store, &self.journal)?;
-        let (Format::Native, Format::Native) = (self.format(), other.format()) else {
-            return Err(Error::Unsupported {
-                format: self.format(),
-                what: "one lock at a time",
-            });
-        };
+        if [self.format(), other.format()] != [Format::Native; 2] {
+            return Err(self.store.unsupported("one lock at a time"));
+        }
         let is_same_store = self.store.path() == other.store.path();
         if is_same_store && self.names().any(|name| *name == other.name) {
             return Ok(self);
@@ -241,11 +238,8 @@ impl Lock {
         snapshot: &dyn LockSnapshot,
     ) -> Result<Vec<Judged<Handle>>> {
         let judge = |found| judge_found(request, snapshot, found);
-        let mut holds: Vec<_> = snapshot
-            .exclusive(&self.name)?
-            .into_iter()
-            .map(judge)
-            .collect();
+        let exclusive = snapshot.exclusive(&self.name)?;
+        let mut holds = Vec::from_iter(exclusive.map(judge));
         // Beside a live one there is no other.
         if !holds.iter().any(|own| own.verdict.is_live()) {
             holds.extend(snapshot.shared(&self.name)?.into_iter().map(judge));
@@ -255,10 +249,8 @@ impl Lock {
 
     pub(super) fn look_shown(&self, shown: &Revision) -> Result<Option<Judged<Handle>>> {
         let request = self.request(&Options::new(), Asker::Caller);
-        let looked = self
-            .store
-            .look(|snapshot| self.shown(&request, snapshot, shown))?;
-        Ok(looked.flatten())
+        let look = |snapshot: &dyn LockSnapshot| self.shown(&request, snapshot, shown);
+        Ok(self.store.look(look)?.flatten())
     }
 
     /// The hold that was shown, if it is still there.

@@ -317,8 +317,6 @@ impl Store {
         };
         if !dry_run {
             sleep_until_ripe(listing.locks.iter());
-        }
-        if !dry_run {
             self.remove_many(&listing.locks, max_age, &mut cleanup)?;
             let removed = cleanup.removed.iter().map(|was| (&was.name, was.slot));
             let removed: HashSet<_> = removed.collect();
