@@ -1,6 +1,6 @@
 //! The decision: may a request take its locks now, and if not, what is in its way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::answer::{Decision, Judged, Obstacle};
 use super::request::{Index, Key, Request, first_free};
@@ -193,20 +193,14 @@ fn take<H>(request: &Request, found: Review<H>, snapshot: &dyn Snapshot<H>) -> R
 /// The number of a new shared record: of the lowest slot that is free. Those `given_back` are dead, but the
 /// file of one may have to stay.
 fn free_number<H>(existing: &[u32], given_back: &[&Judged<H>]) -> u32 {
-    let numbers = |stays: bool| -> BTreeSet<u32> {
-        let found = given_back.iter().map(|judged| &judged.found);
-        let found = found.filter(|found| found.facts.stays || !stays);
-        let indices = found.filter_map(|found| found.key.index);
-        indices.map(|index| index.number).collect()
-    };
-    let (given_back, staying) = (numbers(false), numbers(true));
-    let in_use = existing
-        .iter()
-        .filter(|number| !given_back.contains(number));
+    let given_back = given_back.iter().map(|judged| &judged.found);
+    let given_back =
+        given_back.filter_map(|found| Some((found.key.index?.number, found.facts.stays)));
+    let stays: BTreeMap<u32, bool> = given_back.collect();
+    let in_use = existing.iter().filter(|number| !stays.contains_key(number));
     let in_use: BTreeSet<u32> = in_use.map(|number| Index::from(*number).slot()).collect();
     let unwritable = existing.iter().copied();
-    let unwritable =
-        unwritable.filter(|number| !given_back.contains(number) || staying.contains(number));
+    let unwritable = unwritable.filter(|number| stays.get(number).copied().unwrap_or(true));
     let unwritable: BTreeSet<u32> = unwritable.collect();
     first_free(
         |slot| in_use.contains(&slot),
