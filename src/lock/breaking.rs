@@ -223,17 +223,14 @@ impl Lock {
         let shared = journal::resolved_below(&store, &shared);
         // A key on etcd has an empty part there, which a path does not show.
         let shared = shared.to_string_lossy();
-        let begin = shared.strip_suffix("0.lock").map(ToOwned::to_owned);
-        let begin = begin.or_else(|| {
-            let (directory, _) = shared.rsplit_once('/')?;
-            Some(format!("{directory}/"))
-        });
-        let shared = begin.filter(|_| !self.name().is_path());
+        let begin = shared.strip_suffix("0.lock");
+        let begin = begin.or_else(|| shared.get(..=shared.rfind('/')?));
+        let begin = begin.filter(|_| !self.name().is_path());
         read(&Subject {
             name: self.name().as_str(),
             store: &journal::resolved(&store),
             path: &journal::resolved_below(&store, &self.path()),
-            shared: shared.as_deref().unwrap_or_default(),
+            shared: begin.unwrap_or_default(),
         })
     }
 

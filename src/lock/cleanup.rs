@@ -119,8 +119,8 @@ impl Lock {
             Ok(updated.flatten())
         };
         let removal = settle(&mut request, try_to_remove, |removal| match removal {
-            Some((own, false)) => std::slice::from_ref(own),
-            _ => &[],
+            Some((own, false)) => Some(std::slice::from_ref(own)),
+            _ => None,
         })?;
         if let Some((own, true)) = removal {
             self.note_removed(&own, cleanup);

@@ -72,8 +72,7 @@ impl Lock {
             })
         };
         let looked = settle(&mut request, look, |looked| {
-            let judged = looked.as_ref().map(|found| found.1.as_slice());
-            judged.unwrap_or_default()
+            Some(looked.as_ref()?.1.as_slice())
         })?;
         Ok(looked.map_or_else(|| self.free(), |found| found.0))
     }
@@ -112,10 +111,7 @@ impl Lock {
                 Ok((holds, snapshot.waiters(self.name())))
             })
         };
-        let looked = settle(&mut request, look, |looked| {
-            let holds = looked.as_ref().map(|(holds, _)| holds.as_slice());
-            holds.unwrap_or_default()
-        })?;
+        let looked = settle(&mut request, look, |looked| Some(&looked.as_ref()?.0[..]))?;
         let Some((holds, waiters)) = looked else {
             return Ok(self.free());
         };

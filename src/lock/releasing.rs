@@ -68,8 +68,8 @@ impl Lock {
                 &mut request,
                 |request| self.try_release(caller, request),
                 |(may, own)| match may {
-                    May::Go | May::Lost => &[],
-                    _ => own.as_slice(),
+                    May::Go | May::Lost => None,
+                    _ => Some(own.as_slice()),
                 },
             )?;
             let Some(own) = own else {

@@ -77,11 +77,12 @@ pub(super) fn is_over(judged: &Judged<Handle>) -> bool {
 pub(super) fn settle<T>(
     request: &mut Request,
     mut ask: impl FnMut(&Request) -> Result<T>,
-    depends_on: impl Fn(&T) -> &[Judged<Handle>],
+    depends_on: impl Fn(&T) -> Option<&[Judged<Handle>]>,
 ) -> Result<T> {
     loop {
         let answer = ask(request)?;
-        match depends_on(&answer).iter().find(|judged| is_over(judged)) {
+        let mut holds = depends_on(&answer).into_iter().flatten();
+        match holds.find(|judged| is_over(judged)) {
             Some(over) => request.over.push(over.found.revision.clone()),
             None => return Ok(answer),
         }
