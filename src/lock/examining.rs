@@ -1,7 +1,6 @@
 //! Whether a store and its host are suitable for locks: by looking, and by trying the calls.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -15,7 +14,7 @@ use crate::files::{examine, journal};
 use crate::finding::Finding;
 use crate::identity::Pid;
 use crate::record::Format;
-use crate::status::{Provenance, Status};
+use crate::status::Provenance;
 use crate::sys::directory::{Directory, Space, record_is_locked, try_lock_record, type_of};
 use crate::sys::process;
 use crate::sys::temporary::{is_temporary, random_temporary_name};
@@ -26,9 +25,8 @@ const OTHER_STORE: &str = "use another directory as the store: --dir";
 /// What is known about this host. Changes nothing.
 #[must_use]
 pub fn examine_host() -> Vec<Finding> {
-    let mut found = Vec::new();
     let pid_namespace = process::pid_namespace();
-    found.push(match pid_namespace {
+    let mut found = vec![match pid_namespace {
         None => Finding::failed(
             "processes",
             "/proc is missing, or shows another PID namespace",
@@ -41,7 +39,7 @@ pub fn examine_host() -> Vec<Finding> {
                 .advice(advice)
         }
         Some(_) => Finding::ok("processes", "all are visible"),
-    });
+    }];
     found.extend(pid_namespace.map(|number| {
         if process::is_container(number) {
             let what = "a container: detached holds of others cannot be checked from here";
@@ -78,8 +76,7 @@ pub fn examine_host() -> Vec<Finding> {
         None => Finding::ok("descriptors", "no limit"),
     });
     let now = chrono::Utc::now();
-    let is_plausible = now.timestamp() > 1_704_067_200;
-    found.push(if is_plausible {
+    found.push(if now.timestamp() > 1_704_067_200 {
         Finding::ok("clock", now.format("%Y-%m-%d %H:%M:%S UTC").to_string())
     } else {
         Finding::warning("clock", format!("it is said to be {now}"))
@@ -121,10 +118,7 @@ impl Store {
                 vec![Finding::warning("free space", detail).advice("see df(1)")]
             }
         };
-        found.extend(match parent {
-            Some(parent) => self.modes_to_be(directory, parent),
-            None => modes_of(directory),
-        });
+        found.extend(self.modes(directory, parent));
         found.extend(self.users(directory, parent.is_some()));
         found.extend(examine::examine(self.path()));
         found.push(self.journal_file());
@@ -148,31 +142,51 @@ impl Store {
         found
     }
 
-    /// The modes that the first hold will give to the store.
-    fn modes_to_be(&self, directory: &Directory, parent: &Path) -> Option<Finding> {
+    /// The modes of the store, or those that the first hold will give to it in `parent`.
+    fn modes(&self, directory: &Directory, parent: Option<&Path>) -> Option<Finding> {
+        const CHECK: &str = "modes";
         let (mode, owner, may_write) = directory.modes()?;
-        let above = format!("{}: {mode:04o}, of user {owner}", parent.display());
-        if !may_write {
-            let advice = "no store can be made here by this user: use --dir";
-            return Some(Finding::failed("modes", above).advice(advice));
-        }
-        if is_for_all(mode) {
-            let advice =
-                "anybody may put another directory in place of the store: chmod o-w, or chmod +t";
-            return Some(Finding::warning("modes", above).advice(advice));
-        }
-        // Directories of other programs are made as these make them. What root makes belongs to the user whose it is in.
-        let future = match (self.store.format(), process::own_uid()) {
-            (Format::Native, Some(0)) if owner != 0 => {
-                return Some(of_another(
-                    format!("0700, of user {owner}, made so by the first hold"),
-                    owner,
-                ));
-            }
-            (Format::Native, Some(user)) => format!("0700, of user {user}"),
-            _ => format!("umask {}", process::umask().unwrap_or_default()),
+        let mut detail = format!("{mode:04o}, of user {owner}");
+        let umask = process::umask();
+        let (read_only, not_sticky) = if let Some(parent) = parent {
+            detail = format!("{}: {detail}", parent.display());
+            (
+                "no store can be made here by this user: use --dir",
+                "anybody may put another directory in place of the store: chmod o-w, or chmod +t",
+            )
+        } else {
+            detail.extend(umask.as_ref().map(|umask| format!("; umask {umask}")));
+            (
+                "no lock can be taken here by this user: use --dir",
+                "anybody may remove lock files: chmod o-w, or chmod +t",
+            )
         };
-        Some(Finding::ok("modes", future + ", made so by the first hold"))
+        if !may_write {
+            return Some(Finding::failed(CHECK, detail).advice(read_only));
+        }
+        if mode & 0o002 != 0 && mode & 0o1000 == 0 {
+            return Some(Finding::warning(CHECK, detail).advice(not_sticky));
+        }
+        let user = process::own_uid();
+        let mut is_private = mode & 0o077 == 0;
+        if parent.is_some() {
+            // Directories of other programs are made as these make them. What root makes belongs to the user whose
+            // it is in.
+            is_private = self.store.format() == Format::Native;
+            let future = match user.filter(|_| is_private) {
+                Some(user) => format!("0700, of user {}", if user == 0 { owner } else { user }),
+                None => format!("umask {}", umask.unwrap_or_default()),
+            };
+            detail = future + ", made so by the first hold";
+        }
+        // Root, with the home directory of that user.
+        if is_private && owner != 0 && user == Some(0) {
+            let of = process::user_name(owner);
+            return Some(Finding::warning(CHECK, detail).advice(&format!(
+                "these are the locks of user {of}: for those of root set HOME (sudo -H), or use --dir"
+            )));
+        }
+        Some(Finding::ok(CHECK, detail))
     }
 
     /// Whose locks are in the store, or will be.
@@ -240,18 +254,13 @@ impl Store {
 
 /// What is in a store that onehold has not put there.
 fn unexpected(listing: &Listing) -> Vec<Finding> {
-    let too_deep = listing.warnings.iter();
-    let mut found: Vec<Finding> = too_deep
-        .map(|warning| {
-            Finding::warning("tree", warning.to_string())
-                .advice("no lock is there: see who made them, and remove them")
-        })
-        .collect();
-    let is_from_elsewhere = |status: &&Status| {
-        let provenance = status.provenance;
-        provenance.is_some_and(|from| from != Provenance::Here)
-    };
-    let from_elsewhere = listing.locks.iter().filter(is_from_elsewhere).count();
+    let too_deep = listing.warnings.iter().map(|warning| {
+        Finding::warning("tree", warning.to_string())
+            .advice("no lock is there: see who made them, and remove them")
+    });
+    let mut found: Vec<Finding> = too_deep.collect();
+    let provenances = listing.locks.iter().filter_map(|status| status.provenance);
+    let from_elsewhere = provenances.filter(|from| *from != Provenance::Here).count();
     if from_elsewhere > 0 {
         let detail = format!(
             "written for another name or store, and renamed, linked or copied: {from_elsewhere}"
@@ -260,39 +269,6 @@ fn unexpected(listing: &Listing) -> Vec<Finding> {
         found.push(Finding::warning("provenance", detail).advice(advice));
     }
     found
-}
-
-/// Whether anybody may rename or remove what is in a directory of that mode.
-fn is_for_all(mode: u32) -> bool {
-    mode & 0o002 != 0 && mode & 0o1000 == 0
-}
-
-fn modes_of(store: &Directory) -> Option<Finding> {
-    let (mode, owner, may_write) = store.modes()?;
-    let mut detail = format!("{mode:04o}, of user {owner}");
-    if let Some(umask) = process::umask() {
-        let _ = write!(detail, "; umask {umask}");
-    }
-    Some(if !may_write {
-        let advice = "no lock can be taken here by this user: use --dir";
-        Finding::failed("modes", detail).advice(advice)
-    } else if is_for_all(mode) {
-        let advice = "anybody may remove lock files: chmod o-w, or chmod +t";
-        Finding::warning("modes", detail).advice(advice)
-    } else if (mode & 0o070, mode & 0o007) == (0, 0) && owner != 0 && process::own_uid() == Some(0)
-    {
-        of_another(detail, owner)
-    } else {
-        Finding::ok("modes", detail)
-    })
-}
-
-/// The store of one user, who is not the caller: root, with the home directory of that user.
-fn of_another(detail: String, owner: u32) -> Finding {
-    let user = process::user_name(owner);
-    Finding::warning("modes", detail).advice(&format!(
-        "these are the locks of user {user}: for those of root set HOME (sudo -H), or use --dir"
-    ))
 }
 
 /// Why no store can be here. `before`: what the message begins with.
