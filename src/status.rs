@@ -168,28 +168,6 @@ impl Status {
         self.is_available() && (self.slot.is_some() || self.may_be_removed())
     }
 
-    /// This lock, reserved for a waiter.
-    pub(crate) fn reserved_for(mut self, waiter: &Waiter) -> Self {
-        // A waiter of another machine is known by the lease of its ticket.
-        let (pid_alive, evidence) = if self.is_remote {
-            (None, Evidence::LeaseKept)
-        } else {
-            (Some(true), Evidence::KernelLock)
-        };
-        self.verdict = Verdict {
-            pid: Some(waiter.pid),
-            pid_alive,
-            ..Verdict::new(Reason::Reserved, evidence)
-        };
-        // An earlier holder has nothing to do with it any more, and permission to replace that one
-        // does not cover the waiter's hold.
-        self.record = None;
-        self.uid = None;
-        self.provenance = None;
-        self.revision = None;
-        self
-    }
-
     /// This lock without its hold.
     #[must_use]
     pub fn removed(&self) -> Self {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{TimeDelta, Utc};
 
 use super::time::{ShowTime, short_span, span};
-use super::{instance, may_be_of_flock};
+use super::{instance, may_be_of_flock, quoted};
 use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
 use crate::status::{Locker, Provenance, Status};
 use crate::sys::process::boottime_milliseconds;
@@ -14,20 +14,13 @@ use crate::terminal::escape;
 /// Where a record comes from that was not written where it is.
 #[must_use]
 pub fn provenance(status: &Status) -> Option<String> {
-    let name = |status: &Status| {
-        status
-            .record
-            .as_ref()
-            .map(|record| super::quoted(&record.name))
-    };
+    let name = status.record.as_ref().map(|record| quoted(&record.name));
     match status.provenance? {
         Provenance::Here => None,
-        Provenance::OtherName => {
-            let name = name(status).unwrap_or_default();
-            Some(format!(
-                "its lock file was written for {name}, and renamed, linked or copied"
-            ))
-        }
+        Provenance::OtherName => Some(format!(
+            "its lock file was written for {}, and renamed, linked or copied",
+            name.unwrap_or_default()
+        )),
         Provenance::OtherStore => Some(
             "its lock file was written in another store, and copied or linked from there"
                 .to_owned(),

@@ -8,7 +8,7 @@ use super::status;
 use super::unfinished::{author, settle};
 use crate::backend::LockSnapshot;
 use crate::decision::ownership::Caller;
-use crate::decision::verdict::Reason;
+use crate::decision::verdict::{Evidence, Reason, Verdict};
 use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found};
 use crate::error::Result;
 use crate::files::provenance;
@@ -181,10 +181,21 @@ impl Lock {
     fn reserved(&self, ticket: &Ticket<Handle>, waiter: Option<Waiter>) -> Status {
         let name = ticket.request.wants.first().map(|want| &want.name);
         let free = status::of_free(&*self.store, name.unwrap_or(self.name()));
-        match waiter {
-            Some(waiter) => free.reserved_for(&waiter),
-            None => free,
-        }
+        let Some(waiter) = waiter else {
+            return free;
+        };
+        // A waiter of another machine is known by the lease of its ticket.
+        let (pid_alive, evidence) = if self.is_remote() {
+            (None, Evidence::LeaseKept)
+        } else {
+            (Some(true), Evidence::KernelLock)
+        };
+        let verdict = Verdict {
+            pid: Some(waiter.pid),
+            pid_alive,
+            ..Verdict::new(Reason::Reserved, evidence)
+        };
+        Status { verdict, ..free }
     }
 
     pub(super) fn free(&self) -> Status {

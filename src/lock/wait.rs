@@ -190,18 +190,18 @@ impl<'a> Wait<'a> {
     /// How long other processes may keep the store busy. The first call starts the clock.
     pub(crate) fn patience(&mut self) -> Patience<'a> {
         if !self.is_wanted() {
-            return Patience {
-                canceled: self.canceled,
-                ..Patience::SHORT
-            };
+            return self.for_at_most(Patience::SHORT.at_most);
         }
         self.started.get_or_insert_with(boottime);
+        let left = self.left().map(|left| left.max(MIN_PATIENCE));
+        self.for_at_most(left.unwrap_or(Duration::MAX))
+    }
+
+    fn for_at_most(&self, at_most: Duration) -> Patience<'a> {
         Patience {
-            at_most: self
-                .left()
-                .map_or(Duration::MAX, |left| left.max(MIN_PATIENCE)),
+            at_most,
             canceled: self.canceled,
-            is_of_waiter: true,
+            is_of_waiter: self.is_wanted(),
         }
     }
 
@@ -260,16 +260,11 @@ impl<'a> Wait<'a> {
     pub(crate) fn sleep_limit(&self, certain_in: Option<Duration>) -> Patience<'a> {
         let longest = self.left().unwrap_or(IDLE);
         let longest = self.until_callback().unwrap_or(longest).min(longest);
-        let at_most = match certain_in {
+        self.for_at_most(match certain_in {
             None => longest,
             Some(after) if self.is_wanted() => after.min(longest),
             Some(after) => after,
-        };
-        Patience {
-            at_most,
-            canceled: self.canceled,
-            is_of_waiter: self.is_wanted(),
-        }
+        })
     }
 }
 
