@@ -72,12 +72,10 @@ pub(super) fn is_whole<H>(judged: &Judged<H>, snapshot: &dyn Snapshot<H>) -> Res
 /// Whether it has to be known first what becomes of a hold that is not confirmed yet: it may be the same
 /// holder's, or is to be replaced.
 pub(crate) fn awaits_confirmation<H>(request: &Request, judged: &Judged<H>) -> bool {
-    let Some(record) = judged.record() else {
-        return false;
-    };
     // Which process it will follow is not on record yet.
-    let may_be_same = || asks_for_same(request, &judged.found.key, record);
-    judged.confirmed_within().is_some() && (request.replaces(judged) || may_be_same())
+    let may_be_same = |record| asks_for_same(request, &judged.found.key, record);
+    judged.confirmed_within().is_some()
+        && (request.replaces(judged) || judged.record().is_some_and(may_be_same))
 }
 
 /// Whether the request names an owner that is not the one on record. Two sessions may name one process.

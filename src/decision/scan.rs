@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::answer::Judged;
 use super::compatibility::excludes;
 use super::liveness::judge;
-use super::request::{Key, Request, Want};
+use super::request::{Key, Moment, Observer, Request, Want};
 use super::same_holder::{awaits_confirmation, is_same_hold};
 use super::snapshot::{Found, Snapshot};
 use super::verdict::State;
@@ -151,14 +151,16 @@ pub(crate) fn judge_found<H>(
         None => Cow::Owned(snapshot.observer()),
     };
     found.facts.is_over |= request.over.contains(&found.revision);
-    let verdict = judge(
-        &found.content,
-        &found.facts,
-        &observer,
-        Duration::from_millis(request.max_age_ms),
-        &snapshot.now(),
-    );
-    Judged { found, verdict }
+    let max_age = Duration::from_millis(request.max_age_ms);
+    Judged::by(&observer, found, max_age, &snapshot.now())
+}
+
+impl<H> Judged<H> {
+    /// Judges a record as that observer sees it. `max_age`: if it sets none.
+    pub(crate) fn by(by: &Observer, found: Found<H>, max_age: Duration, now: &Moment) -> Self {
+        let verdict = judge(&found.content, &found.facts, by, max_age, now);
+        Self { found, verdict }
+    }
 }
 
 impl Request {

@@ -168,7 +168,7 @@ impl Store {
             return Some(Finding::warning(CHECK, detail).advice(not_sticky));
         }
         let user = process::own_uid();
-        let mut is_private = mode & 0o077 == 0;
+        let mut is_private = (mode & 0o070, mode & 0o007) == (0, 0);
         if parent.is_some() {
             // Directories of other programs are made as these make them. What root makes belongs to the user whose
             // it is in.

@@ -111,7 +111,9 @@ impl Lock {
                 Ok((holds, snapshot.waiters(self.name())))
             })
         };
-        let looked = settle(&mut request, look, |looked| Some(&looked.as_ref()?.0[..]))?;
+        let looked = settle(&mut request, look, |looked| {
+            Some(looked.as_ref()?.0.as_slice())
+        })?;
         let Some((holds, waiters)) = looked else {
             return Ok(self.free());
         };

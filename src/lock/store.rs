@@ -10,9 +10,9 @@ use super::lock::Lock;
 use super::status;
 use super::unfinished::is_over;
 use crate::backend::{Backend, ChangeWatch, Patience, sleep_for};
+use crate::decision::Judged;
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_clean_up;
-use crate::decision::{Found, Judged, judge};
 use crate::error::{Error, Result};
 use crate::files::history::{self, PastHold};
 use crate::files::journal::{Journal, ROTATE_AT};
@@ -233,12 +233,10 @@ impl Store {
         let max_age = max_age.unwrap_or(DEFAULT_MAX_AGE);
         let observer = self.store.host().observer();
         let errors = self.store.list(&mut |now, found| {
-            let verdict = judge(&found.content, &found.facts, observer, max_age, &now);
-            let mut judged = Judged { found, verdict };
+            let mut judged = Judged::by(observer, found, max_age, &now);
             if is_over(&judged) {
                 judged.found.facts.is_over = true;
-                let Found { content, facts, .. } = &judged.found;
-                judged.verdict = judge(content, facts, observer, max_age, &now);
+                judged = Judged::by(observer, judged.found, max_age, &now);
             }
             let mut status = status::without_record(&*self.store, &judged);
             if let Content::Record(record) = judged.found.content {
@@ -359,8 +357,8 @@ impl Store {
         let max_age = max_age.unwrap_or(DEFAULT_MAX_AGE);
         let observer = self.store.host().observer();
         let removed = self.store.remove_many(&mut |now, found| {
-            let verdict = judge(&found.content, &found.facts, observer, max_age, &now);
-            may_clean_up(&verdict, true).then_some(Judged { found, verdict })
+            let judged = Judged::by(observer, found, max_age, &now);
+            Some(judged).filter(|judged| may_clean_up(&judged.verdict, true))
         })?;
         for judged in removed {
             let lock = self.lock(judged.found.key.name.clone())?;
