@@ -25,7 +25,11 @@ impl Hold {
         self.older = work::own_children();
         self.clear_command()?;
         let Some(recording) = recording(&*self.held)? else {
-            return self.start_kept(program, mask);
+            #[cfg(all(feature = "etcd", target_os = "linux"))]
+            if crate::sys::keeper::is_keeper() {
+                return self.start_kept(program, mask);
+            }
+            return Err(NEEDS_KEEPER);
         };
         let mut started = program
             .start(recording, mask)
@@ -102,29 +106,17 @@ impl Hold {
         remaining
     }
 
-    /// Starts a command under a hold that a lease keeps. Only a keeper can, which ends with its command.
-    #[cfg_attr(
-        not(all(feature = "etcd", target_os = "linux")),
-        allow(
-            clippy::trivially_copy_pass_by_ref,
-            clippy::unused_self,
-            reason = "there is no keeper"
-        )
-    )]
+    /// Starts a command under a hold that a lease keeps, in the keeper, which ends with its command.
+    #[cfg(all(feature = "etcd", target_os = "linux"))]
     #[cold]
     #[inline(never)]
     fn start_kept(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
-        #[cfg(all(feature = "etcd", target_os = "linux"))]
-        if crate::sys::keeper::is_keeper() {
-            self.ensure_in_place()?;
-            let started = program
-                .start_kept(mask)
-                .map_err(|source| spawn_error(source, self.held.path(), program.name()))?;
-            self.started(started.id());
-            return Ok(started);
-        }
-        let _ = (program, mask);
-        Err(NEEDS_KEEPER)
+        self.ensure_in_place()?;
+        let started = program
+            .start_kept(mask)
+            .map_err(|source| spawn_error(source, self.held.path(), program.name()))?;
+        self.started(started.id());
+        Ok(started)
     }
 }
 
