@@ -40,27 +40,22 @@ struct Rule {
 
 fn cleaning(store: &Path) -> Option<Finding> {
     const CHECK: &str = "cleaning";
-    let warning = |detail: String| {
-        let advice = "systemd-tmpfiles leaves the files of onehold, other programs may not: use a store below /var/lib or the home directory";
-        Some(Finding::warning(CHECK, detail).advice(advice))
-    };
-    let rules = rules();
-    if let Some(rule) = rule_for(&rules, store) {
-        let file = rule.file.display();
-        let path = &rule.path;
+    let advice = "systemd-tmpfiles leaves the files of onehold, other programs may not: use a store below /var/lib or the home directory";
+    let by_rule = |rule: &Rule| {
+        let (file, path) = (rule.file.display(), &rule.path);
         match (&rule.age, rule.kind) {
-            (Some(age), _) => {
-                let detail = format!("files in {path} are removed after {age} ({file})");
-                return warning(detail);
-            }
-            (None, 'D') => return warning(format!("{path} is emptied at boot ({file})")),
-            _ => {}
+            (Some(age), _) => Some(format!("files in {path} are removed after {age} ({file})")),
+            (None, 'D') => Some(format!("{path} is emptied at boot ({file})")),
+            _ => None,
         }
-    }
-    let found = TEMPORARY
-        .iter()
-        .find(|directory| store.starts_with(directory));
-    warning(format!("{} is for temporary files", found?))
+    };
+    let temporary = || {
+        let mut above = TEMPORARY.iter();
+        let found = above.find(|directory| store.starts_with(directory))?;
+        Some(format!("{found} is for temporary files"))
+    };
+    let detail = rule_for(&rules(), store).and_then(by_rule);
+    Some(Finding::warning(CHECK, detail.or_else(temporary)?).advice(advice))
 }
 
 fn rules() -> Vec<Rule> {
