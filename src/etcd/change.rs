@@ -138,7 +138,7 @@ impl Etcd {
                     // For the next decision of a waiter, until it hears of a change.
                     if let Some(place) = place {
                         place.view = Some(view.clone());
-                        place.keep_lease(attempts.spare.take());
+                        place.lease = attempts.spare.take();
                     }
                     *self.shared.seen() = Some(view);
                     return Ok(Some(Updated::default()));
@@ -149,7 +149,7 @@ impl Etcd {
                 }) => {
                     attempts.waits = true;
                     let mut drawn = session.draw(*request, draft)?;
-                    drawn.keep_lease(attempts.spare.take());
+                    drawn.lease = attempts.spare.take();
                     *place = Some(drawn);
                     *self.shared.seen() = Some(view);
                     return Ok(Some(Updated {

@@ -2,9 +2,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpStream, ToSocketAddrs as _};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{MutexGuard, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -22,6 +21,7 @@ use super::transport::Transport;
 use super::user::{Pass, User};
 use crate::backend::{Deadline, Patience};
 use crate::error::Result;
+use crate::sys::locked;
 use crate::sys::process::boottime_milliseconds;
 use crate::sys::wait::{pause, random_u64};
 
@@ -40,6 +40,9 @@ const FIRST_CONNECT: Duration = Duration::from_millis(200);
 /// How long a caller waits for a sign-in at least. A member spends 0.1 s of a processor on each (`--bcrypt-cost`), also
 /// for a caller that has given up. So a crontab line of 200 machines keeps it busy for many seconds.
 pub(super) const SIGN_IN: Duration = Duration::from_secs(30);
+
+/// How long after a lease could not be kept alive that is tried again.
+const RETRY_MS: u64 = 300;
 
 /// How often one member is asked to sign a user in that it has answered otherwise, and for how long to pause before.
 const SIGN_INS: u32 = 4;
@@ -75,6 +78,8 @@ pub(super) struct Granted {
     pub(super) since_ms: u64,
     /// The term of the leader then.
     pub(super) term: i64,
+    /// When to keep it alive again.
+    pub(super) due_ms: u64,
 }
 
 impl Granted {
@@ -83,7 +88,15 @@ impl Granted {
         seconds.saturating_mul(1000)
     }
 
-    /// Keeps it alive. `None`: it is not known whether it is, and the next member is to be asked.
+    /// Keeps it alive if that is due, as [`Self::keep`].
+    pub(super) fn keep_in_time(&mut self, client: &Client) -> Option<bool> {
+        if boottime_milliseconds() < self.due_ms {
+            return Some(true);
+        }
+        self.keep(client)
+    }
+
+    /// Keeps it alive. `None`: it is not known whether it is, and the next member is asked from now on.
     pub(super) fn keep(&mut self, client: &Client) -> Option<bool> {
         let mut sent = 0;
         let kept = client.signed_in(Patience::SHORT, |client| {
@@ -92,8 +105,10 @@ impl Granted {
         });
         let Ok(kept) = kept else {
             client.go_on();
+            self.due_ms = boottime_milliseconds() + RETRY_MS;
             return None;
         };
+        self.due_ms = sent + self.ttl_ms() / 3;
         let is_kept = kept.ttl > 0;
         if is_kept {
             self.since_ms = sent;
@@ -187,7 +202,7 @@ impl Client {
     }
 
     fn pass(&self) -> MutexGuard<'_, Pass> {
-        self.pass.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.pass)
     }
 
     /// Sends a request again once the user has signed in, if that is what it lacks.
@@ -216,8 +231,7 @@ impl Client {
         if patience.at_most.is_zero() {
             return Err(Failure::SignedOut);
         }
-        let one_at_a_time = self.signing_in.lock();
-        let _one_at_a_time = one_at_a_time.unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = locked(&self.signing_in);
         if *self.pass() != Pass::None {
             return Ok(());
         }
@@ -411,12 +425,15 @@ impl Client {
         let since_ms = boottime_milliseconds();
         let answer: LeaseAnswer = self.post("/v3/lease/grant", &Grant { ttl: seconds }, TIMEOUT)?;
         self.note(answer.header)?;
-        Ok(Granted {
+        let mut granted = Granted {
             id: answer.id,
             ttl: answer.ttl,
             since_ms,
             term: answer.header.raft_term,
-        })
+            due_ms: 0,
+        };
+        granted.due_ms = since_ms + granted.ttl_ms() / 3;
+        Ok(granted)
     }
 
     /// The term of the leader, as a majority knows it: by a lease that ends by itself. Before 3.4.42, 3.5.28 and 3.6.9

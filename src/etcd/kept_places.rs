@@ -21,7 +21,7 @@ use crate::name::LockName;
 use crate::record::{Record, digest};
 use crate::status::KeptPlace;
 use crate::sys::ProcessState;
-use crate::sys::process::{boottime_milliseconds, presence};
+use crate::sys::process::presence;
 use crate::ticket::{MAX_KEPT, TicketContent};
 
 /// The shortest time to live that etcd ends on time.
@@ -43,19 +43,14 @@ struct Content {
 pub(super) struct Kept {
     shared: Arc<Shared>,
     key: String,
-    lease: Granted,
-    pub(super) due: u64,
+    pub(super) lease: Granted,
     /// Its waiter has the lock.
     pub(super) has_been_served: bool,
 }
 
 impl Kept {
     pub(super) fn keep(&mut self) {
-        let now = boottime_milliseconds();
-        if now >= self.due {
-            let _ = self.lease.keep(&self.shared.client);
-            self.due = now + self.lease.ttl_ms() / 3;
-        }
+        let _ = self.lease.keep_in_time(&self.shared.client);
     }
 }
 
@@ -176,7 +171,6 @@ impl Session<'_> {
             shared: Arc::clone(&self.etcd.shared),
             key,
             lease,
-            due: boottime_milliseconds() + lease.ttl_ms() / 3,
             has_been_served: false,
         }))
     }

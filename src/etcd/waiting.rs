@@ -32,12 +32,6 @@ use crate::ticket::TicketContent;
 /// The time to live of a ticket, in seconds: so long a stopped waiter delays the others.
 const TICKET_TTL: i64 = 5;
 
-/// How often the lease of a ticket is kept alive.
-const TICKET_BEAT_MS: u64 = 1_600;
-
-/// How long after a lease could not be kept alive that is tried again.
-const RETRY_MS: u64 = 300;
-
 /// How often a waiter looks that nothing wakes: etcd has lost events near compactions (before 3.4.31 and
 /// 3.4.36). One with an owner, or behind one that asks for something else, may become the first without being
 /// woken.
@@ -53,7 +47,6 @@ pub(super) struct Tickets {
     /// When they were created; 0: they had ended before they were seen.
     created: i64,
     lease: Granted,
-    due: u64,
     /// Their lease has ended, or they have become those of a hold.
     pub(super) are_over: bool,
 }
@@ -66,16 +59,8 @@ impl Tickets {
 
     /// Keeps them alive, if that is due. `false`: the next member is to be asked.
     pub(super) fn keep(&mut self) -> bool {
-        let now = boottime_milliseconds();
-        if now < self.due {
-            return true;
-        }
-        let kept = self.lease.keep(&self.shared.client);
+        let kept = self.lease.keep_in_time(&self.shared.client);
         self.are_over |= kept == Some(false);
-        self.due = match kept {
-            Some(_) => now + TICKET_BEAT_MS,
-            None => boottime_milliseconds() + RETRY_MS,
-        };
         kept.is_some()
     }
 }
@@ -104,7 +89,6 @@ pub(crate) struct Place {
     first_created: i64,
     /// The lease that the hold will have.
     pub(super) lease: Option<Granted>,
-    lease_due: u64,
     lease_seconds: i64,
     /// What was seen last.
     pub(super) view: Option<View>,
@@ -142,7 +126,6 @@ impl Session<'_> {
             first_created,
             tickets,
             lease: None,
-            lease_due: 0,
             lease_seconds: seconds_of(record),
             view: Some(view),
             look_at: 0,
@@ -182,7 +165,6 @@ impl Session<'_> {
         let names: Vec<LockName> = wants.iter().map(|want| want.name.clone()).collect();
         let written =
             serde_json::to_vec(content).map_err(|error| self.etcd.cannot_write(&error))?;
-        let due = boottime_milliseconds() + TICKET_BEAT_MS;
         let lease = self.grant(TICKET_TTL)?;
         let tickets = names.iter().map(|name| keys.ticket(name, lease.id, turn));
         let mut tickets = Tickets {
@@ -190,7 +172,6 @@ impl Session<'_> {
             keys: tickets.collect(),
             created: 0,
             lease,
-            due,
             are_over: false,
         };
         let mut txn = Txn::default();
@@ -223,11 +204,6 @@ fn content(record: &Record, request: Request) -> TicketContent {
     TicketContent::new(record, request)
 }
 
-/// When a lease is to be kept alive again.
-fn due(lease: Granted) -> u64 {
-    lease.since_ms + lease.ttl_ms() / 3
-}
-
 const DRAW: &str = "join the queue in";
 
 impl QueuePlace for Place {}
@@ -240,12 +216,6 @@ impl Place {
     /// The keys of its tickets, and when they were created.
     pub(super) fn keys(&self) -> (&[String], i64) {
         (&self.tickets.keys, self.tickets.created)
-    }
-
-    /// Keeps a lease for the hold.
-    pub(super) fn keep_lease(&mut self, lease: Option<Granted>) {
-        self.lease_due = lease.map_or(0, due);
-        self.lease = lease;
     }
 
     /// Whether its ticket is gone, as a view shows it: its lease has ended.
@@ -268,7 +238,6 @@ impl Place {
 
     /// Sleeps until something has happened that is waited for, for at most so long.
     pub(super) fn sleep(&mut self, until: &Until<Handle>, limit: Patience<'_>) {
-        let now = boottime_milliseconds();
         let Some(view) = &self.view else {
             return;
         };
@@ -281,7 +250,7 @@ impl Place {
             self.view = None;
             // Once at once; then it is something that has no life key, and whose end is not told.
             if std::mem::replace(&mut self.has_nothing_to_watch, true) {
-                self.keep(now);
+                self.keep();
                 let _ = pause(limit.slice().min(LOOK_AGAIN));
             }
             return;
@@ -317,11 +286,12 @@ impl Place {
             self.look_at = next_look();
         }
         loop {
+            self.keep();
             let now = boottime_milliseconds();
-            self.keep(now);
-            let kept_due = self.kept.as_ref().map_or(u64::MAX, |kept| kept.due);
-            let wake = self.look_at.min(self.tickets.due).min(self.lease_due);
-            let wake = wake.min(kept_due);
+            let of_place = self.kept.as_ref().map(|kept| &kept.lease);
+            let leases = [Some(&self.tickets.lease), self.lease.as_ref(), of_place];
+            let due = leases.into_iter().flatten().map(|lease| lease.due_ms);
+            let wake = due.fold(self.look_at, u64::min);
             let left = Duration::from_millis(wake.saturating_sub(now).max(1));
             let Some(left) = deadline.next_sleep(left).filter(|_| !self.tickets.are_over) else {
                 return;
@@ -423,7 +393,7 @@ impl Place {
     }
 
     /// Keeps the leases alive that are due.
-    fn keep(&mut self, now: u64) {
+    fn keep(&mut self) {
         if !self.tickets.keep() {
             // The watch is of the same member.
             self.forget();
@@ -431,21 +401,14 @@ impl Place {
         if let Some(kept) = &mut self.kept {
             kept.keep();
         }
-        if now < self.lease_due {
-            return;
-        }
         let client = &self.tickets.shared.client;
-        let kept = self.lease.as_mut().map(|lease| lease.keep(client));
-        if matches!(kept, None | Some(Some(false))) {
+        let lease = self.lease.as_mut();
+        if lease.is_none_or(|lease| lease.keep_in_time(client) == Some(false)) {
             self.lease = client.grant_once(self.lease_seconds).ok();
             if self.lease.is_none() {
                 client.go_on();
             }
         }
-        self.lease_due = match &self.lease {
-            Some(lease) if kept != Some(None) => due(*lease),
-            _ => boottime_milliseconds() + RETRY_MS,
-        };
     }
 }
 

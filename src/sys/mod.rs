@@ -104,6 +104,14 @@ pub(crate) fn start_thread(
     signal::without_signals(|| thread.spawn(run))?.map(drop)
 }
 
+/// Locks a mutex whose content is valid at any time, also if a thread has panicked that had it locked.
+#[cfg(feature = "etcd")]
+pub(crate) fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// The system's error for a missing name: ENOENT and ERROR_FILE_NOT_FOUND are one number.
 pub(crate) fn not_found() -> io::Error {
     io::Error::from_raw_os_error(2)

@@ -476,6 +476,7 @@ fn granted(id: i64) -> Granted {
         ttl: TTL,
         since_ms: 0,
         term: 1,
+        due_ms: 0,
     }
 }
 
