@@ -369,8 +369,10 @@ impl Client {
         }
         let mut answer = answer_of(sent);
         if let Err(Failure::Unanswered { message, .. }) = &answer
-            && self.transport.has_new_certificates()
             && super::failure::is_about_certificates(message)
+            && self
+                .transport
+                .has_new_certificates(&self.address, &self.access)
         {
             answer = answer_of(self.request(token, path, timeout, timeout).send(&body[..]));
         }
@@ -496,11 +498,11 @@ impl Client {
     }
 
     /// Reads a watch in a thread of its own until `each` returns false, the watch ends, or some time has
-    /// passed; then `each` is dropped.
+    /// passed; `each` is then told nothing, once, and dropped.
     pub(super) fn watch(
         &self,
         ranges: &[Watch],
-        mut each: impl FnMut(WatchAnswer) -> bool + Send + 'static,
+        mut each: impl FnMut(Option<WatchAnswer>) -> bool + Send + 'static,
     ) {
         let body: Vec<u8> = ranges
             .iter()
@@ -512,20 +514,16 @@ impl Client {
         let request = request.config().timeout_recv_body(Some(WATCH_LIMIT));
         let request = request.build();
         let read = move || {
-            let Ok(answer) = request.send(&body[..]) else {
-                return;
-            };
-            let lines = BufReader::new(answer.into_body().into_reader()).lines();
-            for line in lines.map_while(std::io::Result::ok) {
-                let answer = serde_json::from_str::<Streamed<WatchAnswer>>(&line);
-                let answer = answer.ok().and_then(|answer| answer.result);
-                let goes_on = answer
-                    .filter(|answer| !answer.canceled)
-                    .is_some_and(&mut each);
-                if !goes_on {
-                    return;
-                }
+            if let Ok(answer) = request.send(&body[..]) {
+                let lines = BufReader::new(answer.into_body().into_reader()).lines();
+                let lines = lines.map_while(std::io::Result::ok);
+                let answers = lines.map_while(|line| {
+                    let answer: Streamed<WatchAnswer> = serde_json::from_str(&line).ok()?;
+                    answer.result.filter(|answer| !answer.canceled)
+                });
+                let _ = answers.map(Some).all(&mut each);
             }
+            each(None);
         };
         // Without a thread the waiter looks again in time.
         let _ = crate::sys::start_thread("watch", 256 * 1024, read);

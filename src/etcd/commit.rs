@@ -267,9 +267,7 @@ impl Session<'_> {
         }
         let (answer, tried_before) = self.txn(CHANGE, &txn)?;
         // It is the one that was sent.
-        let found = answer.found().next().flatten();
-        let is_written = found.is_some_and(|found| found.value == value);
-        let is_done = answer.succeeded || (tried_before && is_written);
+        let is_done = answer.succeeded || (tried_before && answer.shows_value(&value));
         // Of two leases one is left over.
         let unused = if is_done { before } else { lease };
         if let Some(unused) = unused.filter(|_| lease.is_some() && lease != before) {

@@ -10,7 +10,6 @@
 //! restore from a backup the life key of another hold can have the same ones.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -20,27 +19,15 @@ use super::failure::{Failure, cause_of};
 use super::keys::{Part, only};
 use super::messages::{Compare, LeaseAnswer, Txn, TxnAnswer, Watch};
 use super::snapshot::EtcdSnapshot;
-use super::store::{Etcd, Session};
-use super::view::{View, content, hold_number, shows_hold};
-use crate::backend::{GoesOn, Patience, ReleaseOutcome};
+use super::store::Etcd;
+use super::view::{View, content};
+use crate::backend::Patience;
 use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
 use crate::error::Result;
 use crate::record::{Content, Kind, Record};
-use crate::sys::process::{boottime, boottime_milliseconds};
+use crate::sys::locked;
+use crate::sys::process::boottime_milliseconds;
 use crate::sys::wait::{pause, random_u64};
-
-const KEPT: u8 = 0;
-const BROKEN: u8 = 1;
-const LOST: u8 = 2;
-
-const RELEASE: &str = "release a lock in";
-const KEEP: &str = "make a lease of a lock in";
-
-/// In seconds, 285 years: etcd grants no longer one.
-const LONGEST_LEASE: i64 = 9_000_000_000;
-
-/// How long after it could not be kept by a lease that is tried again.
-const KEEP_AGAIN: Duration = Duration::from_millis(500);
 
 /// By how much the wall clock must have been set for a hold to be looked at.
 const CLOCK_JUMP_MS: u64 = 1000;
@@ -69,65 +56,49 @@ fn wall_clock_ahead() -> i64 {
 /// What the thread and its hold share.
 #[derive(Debug)]
 pub(super) struct Keeping {
-    etcd: Etcd,
+    pub(super) etcd: Etcd,
     pub(super) keys: Vec<Key>,
     /// Tickets that end with the hold.
     tickets: Vec<String>,
     state: Mutex<State>,
-    outcome: AtomicU8,
     wake: Condvar,
-    /// Held while something is sent for the hold: it is not resumed while it is given back.
-    sending: Mutex<()>,
-    has_guard: AtomicBool,
-    has_thread: AtomicBool,
-    /// Nothing has to be ended in time any more.
-    is_work_over: AtomicBool,
-    /// A thread signs in.
-    signs_in: AtomicBool,
-    /// The user was refused.
-    is_refused: AtomicBool,
+    /// Locked while something is sent for the hold: it is not resumed while it is given back.
+    pub(super) sending: Mutex<()>,
 }
 
+/// Never locked while something is sent.
 #[derive(Debug)]
 pub(super) struct State {
-    record: Record,
+    pub(super) record: Record,
     /// Its `since_ms` is t0.
-    lease: Granted,
+    pub(super) lease: Granted,
     /// When the hold itself was seen last.
     checked_ms: u64,
     /// When the records were last written.
-    modified: i64,
+    pub(super) modified: i64,
+    pub(super) is_broken: bool,
+    pub(super) is_lost: bool,
     is_released: bool,
+    has_guard: bool,
+    has_thread: bool,
+    /// Nothing has to be ended in time any more.
+    is_work_over: bool,
+    /// A thread signs in.
+    signs_in: bool,
+    /// The user was refused.
+    is_refused: bool,
     /// What has kept the lease from being renewed since it was last: of each member, and of this process.
     troubles: Vec<(String, String)>,
     /// What has become of the lock.
-    loss: Option<String>,
+    pub(super) loss: Option<String>,
     /// A watch has seen something, or the user has signed in.
     is_told: bool,
     /// The number of the watch that is read. 0: it has ended.
     watch: u64,
 }
 
-/// Tells a keeper that its watch has ended.
-struct Watched {
-    keeping: Weak<Keeping>,
-    number: u64,
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        if let Some(keeping) = self.keeping.upgrade() {
-            let mut state = keeping.state();
-            if state.watch == self.number {
-                state.watch = 0;
-                keeping.wake.notify_all();
-            }
-        }
-    }
-}
-
 /// What a beat has brought.
-enum Beat {
+pub(super) enum Beat {
     Confirmed,
     /// The network, or a member without a leader: another one is asked from now on.
     Unanswered,
@@ -150,20 +121,21 @@ impl Keeping {
                 lease,
                 checked_ms: boottime_milliseconds(),
                 modified: taken.written,
+                is_broken: false,
+                is_lost: false,
                 is_released: false,
+                has_guard: false,
+                has_thread: false,
+                is_work_over: false,
+                signs_in: false,
+                is_refused: false,
                 troubles: Vec::new(),
                 loss: None,
                 is_told: false,
                 watch: 0,
             }),
-            outcome: AtomicU8::new(KEPT),
             wake: Condvar::new(),
             sending: Mutex::new(()),
-            has_guard: AtomicBool::new(false),
-            has_thread: AtomicBool::new(false),
-            is_work_over: AtomicBool::new(false),
-            signs_in: AtomicBool::new(false),
-            is_refused: AtomicBool::new(false),
         });
         // The lease may have been granted long before, by another leader.
         let age = boottime_milliseconds().saturating_sub(lease.since_ms);
@@ -177,14 +149,16 @@ impl Keeping {
 
     /// Keeps the lease from now on, by a thread. One that cannot be started is started with the next call.
     pub(super) fn start(self: &Arc<Self>) {
-        if self.state().record.kind == Kind::Lease {
+        let mut state = self.state();
+        if state.record.kind == Kind::Lease {
             return;
         }
-        let guard = start_once(&self.has_guard, crate::sys::keeper::guard);
-        let thread = start_once(&self.has_thread, || {
+        let guard = start_once(&mut state.has_guard, crate::sys::keeper::guard);
+        let thread = start_once(&mut state.has_thread, || {
             let keeping = Arc::clone(self);
             crate::sys::start_thread("keeper", 256 * 1024, move || keeping.go_on())
         });
+        drop(state);
         if let Err(error) = guard.and(thread) {
             self.note_trouble("cannot start a thread".to_owned(), cause_of(&error));
         }
@@ -196,12 +170,12 @@ impl Keeping {
         self.wake.notify_all();
     }
 
-    fn client(&self) -> &Client {
+    pub(super) fn client(&self) -> &Client {
         &self.etcd.shared.client
     }
 
     /// The keys of the record and of the life of each lock.
-    fn hold_and_life(&self) -> impl Iterator<Item = (String, String)> {
+    pub(super) fn hold_and_life(&self) -> impl Iterator<Item = (String, String)> {
         let keys = &self.etcd.shared.keys;
         self.keys
             .iter()
@@ -209,7 +183,7 @@ impl Keeping {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn ttl_ms(&self) -> u64 {
@@ -222,7 +196,7 @@ impl Keeping {
 
     /// Tells the wrapper until when the command may run, and what gives the hold back if this process is
     /// killed.
-    fn tell_guard(&self) {
+    pub(super) fn tell_guard(&self) {
         if !crate::sys::keeper::is_keeper() {
             return;
         }
@@ -277,33 +251,27 @@ impl Keeping {
             }
             let beat = self.beat();
             is_confirmed = matches!(beat, Beat::Confirmed);
+            let now = boottime_milliseconds();
             match beat {
-                Beat::Confirmed => {
+                // A thread that signs in wakes this one when it has.
+                Beat::Confirmed | Beat::SigningIn => {
                     self.tell_guard();
-                    unanswered = 0;
-                    due = third();
+                    due = third().max(now + ttl / 20);
                 }
                 // A leader that is cut off costs the time of two: its own, and that of a member that still
                 // passes on to it what it is asked.
                 Beat::Unanswered if unanswered + 1 < self.client().address.endpoints.len() => {
                     unanswered += 1;
+                    continue;
                 }
-                Beat::SigningIn => {
-                    self.tell_guard();
-                    unanswered = 0;
-                    // The thread wakes this one when it has signed in.
-                    due = third().max(boottime_milliseconds() + ttl / 20);
-                }
-                Beat::Unanswered | Beat::Unknown => {
-                    unanswered = 0;
-                    due = boottime_milliseconds() + ttl / 40;
-                }
+                Beat::Unanswered | Beat::Unknown => due = now + ttl / 40,
                 Beat::Over => {
-                    self.outcome.store(LOST, Ordering::SeqCst);
+                    self.state().is_lost = true;
                     crate::sys::keeper::wake_supervisor();
                     return;
                 }
             }
+            unanswered = 0;
         }
     }
 
@@ -318,28 +286,29 @@ impl Keeping {
         let holds = holds.iter().map(|hold| Watch::changes(only(hold)));
         let lives = lives.iter().map(|life| Watch::deletions(only(life)));
         let ranges: Vec<Watch> = holds.chain(lives).collect();
-        let watched = Watched {
-            keeping: Arc::downgrade(self),
-            number,
-        };
+        let keeping: Weak<Self> = Arc::downgrade(self);
         self.client().watch(&ranges, move |answer| {
-            let Some(keeping) = watched.keeping.upgrade() else {
+            let Some(keeping) = keeping.upgrade() else {
                 return false;
             };
             let mut state = keeping.state();
-            // The watch does not report what happened before it began.
-            let is_later = answer.created && answer.header.revision > since;
-            if is_later || !answer.events.is_empty() {
-                state.is_told = true;
-                keeping.wake.notify_all();
+            match answer {
+                // The watch does not report what happened before it began.
+                Some(answer) => {
+                    let is_later = answer.created && answer.header.revision > since;
+                    state.is_told |= is_later || !answer.events.is_empty();
+                }
+                None if state.watch == number => state.watch = 0,
+                None => {}
             }
+            keeping.wake.notify_all();
             !state.is_released
         });
     }
 
     /// Keeps the lease alive, and looks whether the hold still stands.
-    fn beat(self: &Arc<Self>) -> Beat {
-        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn beat(self: &Arc<Self>) -> Beat {
+        let _sending = locked(&self.sending);
         let client = self.client();
         let endpoint = client.endpoint().to_owned();
         let sent = boottime_milliseconds();
@@ -399,17 +368,19 @@ impl Keeping {
     /// holds. In that term the lease was kept alive by the leader, so the hold stands as well: nobody removes it while
     /// its lease is there. 0: it is not known, or the hold has not been looked at for long.
     fn term_while_signed_out(&self, kept: Option<&LeaseAnswer>, timeout: Duration) -> i64 {
-        let unchecked = boottime_milliseconds().saturating_sub(self.state().checked_ms);
-        if kept.is_none() || unchecked > UNCHECKED_MS || self.is_refused.load(Ordering::Relaxed) {
+        let state = self.state();
+        let unchecked = boottime_milliseconds().saturating_sub(state.checked_ms);
+        if kept.is_none() || unchecked > UNCHECKED_MS || state.is_refused {
             return 0;
         }
+        drop(state);
         self.client().term_without_token(timeout).unwrap_or(0)
     }
 
     /// Signs the user in, in a thread: that may take longer than the lease lasts. Not at once, since others do the same,
     /// and a member that is busy with them answers nothing else in time.
     fn sign_in(self: &Arc<Self>, is_kept_meanwhile: bool) {
-        if self.signs_in.swap(true, Ordering::Relaxed) {
+        if std::mem::replace(&mut self.state().signs_in, true) {
             return;
         }
         let (lost_at, _) = self.deadlines_ms();
@@ -429,16 +400,17 @@ impl Keeping {
                 keeping.note_trouble(member, failure.message().to_owned());
             }
             let is_refused = matches!(signed_in, Err(Failure::Refused(_)));
-            keeping.is_refused.store(is_refused, Ordering::Relaxed);
             if signed_in.is_err() && !is_refused {
                 keeping.client().go_on();
             }
-            keeping.signs_in.store(false, Ordering::Relaxed);
-            keeping.state().is_told |= signed_in.is_ok();
+            let mut state = keeping.state();
+            state.is_refused = is_refused;
+            state.signs_in = false;
+            state.is_told |= signed_in.is_ok();
             keeping.wake.notify_all();
         };
         if crate::sys::start_thread("sign-in", 256 * 1024, sign_in).is_err() {
-            self.signs_in.store(false, Ordering::Relaxed);
+            self.state().signs_in = false;
         }
     }
 
@@ -473,34 +445,26 @@ impl Keeping {
                 state.loss = Some(format!("hold {} has it", record.hold));
                 return Beat::Over;
             }
-            if record.live.broken_by.is_some() && !self.is_broken() {
-                self.outcome.store(BROKEN, Ordering::SeqCst);
+            if record.live.broken_by.is_some() && !state.is_broken {
+                state.is_broken = true;
                 crate::sys::keeper::wake_supervisor();
             }
             state.record.live = record.live;
             state.modified = modified;
             is_alive &= life.is_some_and(|life| life.lease == state.lease.id);
         }
-        drop(state);
         if is_alive {
             // At once again: as it is now it is confirmed.
             return Beat::Unknown;
         }
-        let is_in_time = self.is_work_over.load(Ordering::SeqCst)
-            || boottime_milliseconds() < self.deadlines_ms().0;
-        if self.is_broken() || !is_in_time {
-            self.state().loss = Some("its lease has ended".to_owned());
+        let (lost_at, _) = deadlines_ms(state.lease);
+        let is_in_time = state.is_work_over || boottime_milliseconds() < lost_at;
+        if state.is_broken || !is_in_time {
+            state.loss = Some("its lease has ended".to_owned());
             return Beat::Over;
         }
+        drop(state);
         self.resume().unwrap_or(Beat::Unknown)
-    }
-
-    pub(super) fn is_broken(&self) -> bool {
-        self.outcome.load(Ordering::SeqCst) == BROKEN
-    }
-
-    pub(super) fn is_lost(&self) -> bool {
-        self.outcome.load(Ordering::SeqCst) == LOST
     }
 
     fn note_trouble(&self, of: String, message: String) {
@@ -535,15 +499,18 @@ impl Keeping {
         let request = request_to_resume(&record, &self.keys);
         let snapshot = EtcdSnapshot::new(session, View::unread());
         let is_ours = |key: &Key| self.keys.contains(key);
-        let Some(put) = (match decide(&request, &snapshot)? {
-            Decision::Take { put, remove } => Some(put).filter(|put| {
-                remove.is_empty() && put.iter().all(|(key, old)| is_ours(key) && old.is_some())
-            }),
-            _ => None,
-        }) else {
-            let loss = "its lease has ended, and another hold excludes it";
-            self.state().loss = Some(loss.to_owned());
-            return Ok(Beat::Over);
+        let put = match decide(&request, &snapshot)? {
+            Decision::Take { put, remove }
+                if remove.is_empty()
+                    && put.iter().all(|(key, old)| is_ours(key) && old.is_some()) =>
+            {
+                put
+            }
+            _ => {
+                let loss = "its lease has ended, and another hold excludes it";
+                self.state().loss = Some(loss.to_owned());
+                return Ok(Beat::Over);
+            }
         };
         let view = snapshot.into_view();
         let lease = session.grant(ttl)?;
@@ -583,31 +550,6 @@ impl Keeping {
         txn
     }
 
-    /// Removes what is left of a hold whose life key is gone.
-    fn clean(&self, modified: i64) {
-        let mut txn = Txn::default();
-        for (hold, life) in self.hold_and_life() {
-            txn.only_if(Compare::was_modified_at(&hold, modified));
-            txn.only_if(Compare::is_missing(&life));
-            txn.delete(&hold);
-        }
-        let _ = self.client().txn_once(&txn, TIMEOUT);
-    }
-
-    /// A session for the last request of this hold. It tries for as long as no other process can take the lock.
-    fn last_session(&self) -> Session<'_> {
-        let lease = self.state().lease;
-        let until = lease.since_ms.saturating_add(lease.ttl_ms());
-        let left = until.saturating_sub(boottime_milliseconds());
-        self.etcd.session(Patience::of(Duration::from_millis(left)))
-    }
-
-    /// There is no work any more that would have to be ended.
-    fn work_is_over(&self) {
-        crate::sys::keeper::work_is_over();
-        self.is_work_over.store(true, Ordering::SeqCst);
-    }
-
     /// What makes the hold a lease, if it was not broken meanwhile.
     pub(super) fn keep_txn(&self, state: &State, value: &[u8], lease: i64) -> Txn {
         let mut txn = Txn::default();
@@ -623,95 +565,10 @@ impl Keeping {
         txn
     }
 
-    /// Makes the hold a lease that lasts for so long. Until that is done, it is kept alive as before; a cluster that
-    /// does not answer, or has no space, is asked again.
-    pub(super) fn keep(
-        self: &Arc<Self>,
-        record: &Record,
-        left: Duration,
-        goes_on: &mut GoesOn<'_>,
-    ) -> Result<ReleaseOutcome> {
-        self.work_is_over();
-        let kept = Record {
-            kind: Kind::Lease,
-            kernel_lock: false,
-            ..record.clone()
-        };
-        let value = self.etcd.written(&kept)?;
-        let until = boottime().saturating_add(left);
-        let mut may_be_kept = false;
-        loop {
-            let left = until.saturating_sub(boottime());
-            if left.is_zero() || self.is_lost() || self.is_broken() {
-                return self.release();
-            }
-            match self.try_to_keep(&value, left, &mut may_be_kept) {
-                Ok(true) => return Ok(ReleaseOutcome::Kept),
-                Ok(false) => {}
-                Err(error) if goes_on(&error) => {}
-                Err(error) => return Err(error),
-            }
-            // Its life key may be gone, but not its record.
-            match self.beat() {
-                Beat::Over => return self.release(),
-                Beat::Confirmed => self.tell_guard(),
-                Beat::Unanswered | Beat::Unknown | Beat::SigningIn => {}
-            }
-            let _ = pause(left.min(KEEP_AGAIN));
-        }
-    }
-
-    /// `false`: something was otherwise. `may_be_kept`: an earlier try may have been applied, or may yet be.
-    fn try_to_keep(&self, value: &[u8], left: Duration, may_be_kept: &mut bool) -> Result<bool> {
-        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let session = self.etcd.session(Patience::of(Duration::ZERO));
-        let seconds = i64::try_from(left.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
-        let seconds = seconds.min(LONGEST_LEASE);
-        let (lease, _) = session.until_known(KEEP, |client| client.grant_once(seconds))?;
-        let lease = lease.id;
-        let txn = self.keep_txn(&self.state(), value, lease);
-        let was_tried = std::mem::replace(may_be_kept, true);
-        let (answer, tried_before) = session.txn(KEEP, &txn)?;
-        let found = answer.found().next().flatten();
-        let is_written = found.is_some_and(|found| found.value == value);
-        let is_kept = answer.succeeded || ((was_tried || tried_before) && is_written);
-        if is_kept {
-            self.stop();
-        } else {
-            self.client().revoke(lease);
-        }
-        Ok(is_kept)
-    }
-
-    pub(super) fn release(&self) -> Result<ReleaseOutcome> {
-        // Before a request that still waits for its answer.
-        self.work_is_over();
-        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        self.stop();
-        let (txn, modified, number) = {
-            let state = self.state();
-            (self.release_txn(&state), state.modified, state.record.hold)
-        };
-        let session = self.last_session();
-        let (answer, tried_before) = session.txn(RELEASE, &txn)?;
-        let is_ours = shows_hold(&answer, Some(number));
-        if is_ours {
-            self.clean(modified);
-        }
-        // Or it was applied, and the answer was lost.
-        if answer.succeeded || (tried_before && !is_ours) {
-            return Ok(ReleaseOutcome::Released);
-        }
-        let mut state = self.state();
-        if state.loss.is_none() {
-            let found = answer.found().flatten().next().and_then(hold_number);
-            state.loss = Some(match found {
-                _ if is_ours => "its lease has ended".to_owned(),
-                Some(other) => format!("hold {other} has it"),
-                None => "its record is gone".to_owned(),
-            });
-        }
-        Ok(ReleaseOutcome::Lost)
+    /// There is no work any more that would have to be ended.
+    pub(super) fn work_is_over(&self) {
+        crate::sys::keeper::work_is_over();
+        self.state().is_work_over = true;
     }
 }
 
@@ -751,11 +608,12 @@ impl WatchFacts {
     }
 }
 
-fn start_once(has_started: &AtomicBool, start: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    if has_started.swap(true, Ordering::Relaxed) {
-        return Ok(());
+fn start_once(has_started: &mut bool, start: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    if !*has_started {
+        start()?;
+        *has_started = true;
     }
-    start().inspect_err(|_| has_started.store(false, Ordering::Relaxed))
+    Ok(())
 }
 
 /// When a hold is lost, and when its work must be over.

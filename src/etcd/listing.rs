@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError, TrySendErr
 use std::time::Duration;
 
 use super::keys::Part;
-use super::messages::{Compare, Txn, Watch};
+use super::messages::{Txn, Watch};
 use super::snapshot::{EtcdSnapshot, until_not_compacted};
 use super::store::{CHANGE, Etcd};
 use super::view::View;
@@ -33,7 +33,7 @@ impl PrefixWatch {
         let (sender, news) = mpsc::sync_channel(1);
         etcd.shared.client.watch(&ranges, move |answer| {
             // The first answer says that it has begun; what happened before it has not been seen.
-            let tells = answer.created || !answer.events.is_empty();
+            let tells = answer.is_some_and(|said| said.created || !said.events.is_empty());
             !tells || sender.try_send(()) != Err(TrySendError::Disconnected(()))
         });
         Self { etcd, news }
@@ -139,9 +139,7 @@ impl Etcd {
             let mut txn = Txn::default();
             for judged in some {
                 let [hold, life] = Part::BOTH.map(|part| keys.of(part, &judged.found.key));
-                txn.only_if(Compare::was_modified_at(&hold, view.modified(&hold)));
-                txn.only_if(Compare::is_missing(&life));
-                txn.delete(&hold);
+                txn.delete_dead(&hold, &life, view.modified(&hold));
             }
             if session.txn(CHANGE, &txn)?.0.succeeded {
                 removed.extend_from_slice(some);

@@ -243,6 +243,13 @@ impl Txn {
         });
     }
 
+    /// Deletes a record that has not changed since, and whose life key is gone.
+    pub(super) fn delete_dead(&mut self, hold: &str, life: &str, modified: i64) {
+        self.only_if(Compare::was_modified_at(hold, modified));
+        self.only_if(Compare::is_missing(life));
+        self.delete(hold);
+    }
+
     /// Reads a key if the conditions do not hold.
     pub(super) fn else_read(&mut self, key: &str) {
         self.failure.push(Operation::Read(Read::one(key)));
@@ -370,6 +377,12 @@ impl TxnAnswer {
             let range = answer.response_range.as_ref()?;
             range.kvs.first()
         })
+    }
+
+    /// Whether the first operation has found this.
+    pub(super) fn shows_value(&self, value: &[u8]) -> bool {
+        let found = self.found().next().flatten();
+        found.is_some_and(|found| found.value == value)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::{ControlFlow, Range};
-use std::sync::PoisonError;
 
 use super::failure::has_fault;
 use super::keys::{Keys, Part, only};
@@ -20,6 +19,7 @@ use crate::observer;
 use crate::open_file::Handle;
 use crate::record::Content;
 use crate::status::Waiter;
+use crate::sys::locked;
 use crate::ticket::TicketContent;
 
 /// The answers to the questions of a decision.
@@ -353,8 +353,7 @@ impl Etcd {
             since_ms: now.boottime_ms,
         };
         let key = String::from_utf8_lossy(&hold.key).into_owned();
-        let gone = self.shared.gone.lock();
-        let mut gone = gone.unwrap_or_else(PoisonError::into_inner);
+        let mut gone = locked(&self.shared.gone);
         let known = gone.entry(key).or_insert(new);
         if known.record != new.record {
             *known = new;
@@ -368,8 +367,7 @@ impl Etcd {
             let life = Keys::in_part(Part::Life, key);
             if view.get(&life).is_some() {
                 // It was taken again, or a backup was restored that has its life key.
-                let gone = self.shared.gone.lock();
-                gone.unwrap_or_else(PoisonError::into_inner).remove(key);
+                locked(&self.shared.gone).remove(key);
             } else if view.gap(&only(&life)).is_none() {
                 self.known_gone_for(hold, now);
             }

@@ -1,7 +1,7 @@
 //! A store on etcd: how it is reached, and what this process knows of it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::address::{Address, EtcdAccess};
@@ -14,6 +14,7 @@ use crate::backend::{Deadline, Patience, sleep_for};
 use crate::error::{Error, Fault, Result};
 use crate::observer::HostFacts;
 use crate::record::digest;
+use crate::sys::locked;
 use crate::sys::wait::{pause, random_u64};
 
 /// The time to live of a `run`.
@@ -227,6 +228,6 @@ impl<'a> Session<'a> {
 impl Shared {
     /// What was seen last.
     pub(super) fn seen(&self) -> MutexGuard<'_, Option<View>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.seen)
     }
 }

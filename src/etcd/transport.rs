@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 
 use rustls::crypto::ring;
@@ -17,6 +17,7 @@ use ureq::{Agent, http};
 
 use super::address::{Address, EtcdAccess};
 use crate::error::{Context as _, Operation, Result};
+use crate::sys::locked;
 
 /// The addresses of hosts. ureq asks for them at each request.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +25,7 @@ pub(super) struct Names(Arc<Mutex<HashMap<String, ResolvedSocketAddrs>>>);
 
 impl Names {
     fn known(&self) -> MutexGuard<'_, HashMap<String, ResolvedSocketAddrs>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     pub(super) fn forget(&self) {
@@ -98,66 +99,51 @@ fn ensure_matching(certificate: &[u8], key: &[u8]) -> std::result::Result<(), St
 pub(super) struct Transport {
     pub(super) names: Names,
     agent: Mutex<Agent>,
-    files: Option<TlsFiles>,
+    /// What is in the files of an encrypted connection, as it is used.
+    used: Mutex<Option<Files>>,
 }
 
-/// The files that an encrypted connection needs.
-struct TlsFiles {
-    address: Address,
-    access: EtcdAccess,
-    /// What is in them, as it is used.
-    used: Mutex<Vec<Option<Vec<u8>>>>,
-}
+/// The contents of the files that an encrypted connection needs.
+type Files = [Option<Vec<u8>>; 3];
 
 impl Transport {
     pub(super) fn new(address: &Address, access: &EtcdAccess) -> Result<Self> {
         let names = Names::default();
-        let files = address.is_encrypted.then(|| TlsFiles {
-            address: address.clone(),
-            access: access.clone(),
-            used: Mutex::new(contents(access)),
-        });
+        let used = address.is_encrypted.then(|| contents(access));
         let tls = address.is_encrypted.then(|| tls(address, access));
         Ok(Self {
             agent: Mutex::new(agent(names.clone(), tls.transpose()?)),
             names,
-            files,
+            used: Mutex::new(used),
         })
     }
 
     pub(super) fn agent(&self) -> Agent {
-        let agent = self.agent.lock();
-        agent.unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.agent).clone()
     }
 
     /// Reads the files again, since there was no answer. Whether there are other certificates in them, which are used
     /// from now on.
     #[cold]
-    pub(super) fn has_new_certificates(&self) -> bool {
-        let Some(files) = &self.files else {
-            return false;
-        };
-        let now = contents(&files.access);
-        let used = files.used.lock();
-        let mut used = used.unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn has_new_certificates(&self, address: &Address, access: &EtcdAccess) -> bool {
+        let mut used = locked(&self.used);
+        let now = used.is_some().then(|| contents(access));
         if *used == now {
             return false;
         }
         // They may be written just now.
-        let Ok(tls) = tls(&files.address, &files.access) else {
+        let Ok(tls) = tls(address, access) else {
             return false;
         };
         *used = now;
-        let mut current = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
-        *current = agent(self.names.clone(), Some(tls));
+        *locked(&self.agent) = agent(self.names.clone(), Some(tls));
         true
     }
 }
 
-fn contents(access: &EtcdAccess) -> Vec<Option<Vec<u8>>> {
+fn contents(access: &EtcdAccess) -> Files {
     let files = [&access.ca_certificate, &access.certificate, &access.key];
-    let read = |file: &Option<PathBuf>| std::fs::read(file.as_ref()?).ok();
-    files.map(read).to_vec()
+    files.map(|file| std::fs::read(file.as_ref()?).ok())
 }
 
 fn agent(names: Names, tls: Option<TlsConfig>) -> Agent {

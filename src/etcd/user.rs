@@ -1,10 +1,11 @@
 //! The user of a store, and what a member knows it by.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::address::EtcdAccess;
 use crate::error::{Context as _, Operation, Result};
+use crate::sys::locked;
 
 /// What a member knows the user by.
 #[derive(Clone, PartialEq, Eq)]
@@ -54,8 +55,7 @@ impl User {
     }
 
     pub(super) fn password(&self) -> String {
-        let password = self.password.lock();
-        password.unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.password).clone()
     }
 
     /// Reads its file again, since the password was refused. Whether there is another one in it.
@@ -65,8 +65,7 @@ impl User {
             return false;
         };
         let read = first_line(&read);
-        let known = self.password.lock();
-        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.password);
         *known != read && {
             *known = read;
             true

@@ -348,7 +348,9 @@ impl Place {
         let (sender, news) = mpsc::channel();
         let watches: Vec<Watch> = ranges.iter().cloned().map(Watch::deletions).collect();
         let client = &self.shared().client;
-        client.watch(&watches, move |answer| sender.send(answer).is_ok());
+        client.watch(&watches, move |answer| {
+            answer.is_some_and(|answer| sender.send(answer).is_ok())
+        });
         Watching {
             ranges,
             news: Mutex::new(news),
