@@ -12,7 +12,7 @@ use ureq::RequestBuilder;
 use ureq::typestate::WithBody;
 
 use super::address::{Address, EtcdAccess};
-use super::failure::Failure;
+use super::failure::{Failure, is_about_certificates, is_about_connecting};
 use super::messages::{
     Authenticate, AuthenticateAnswer, Grant, Header, LeaseAnswer, Nothing, OfLease, Read,
     ReadAnswer, StatusAnswer, Streamed, Txn, TxnAnswer, Watch, WatchAnswer,
@@ -276,7 +276,6 @@ impl Client {
 
     /// Asks for a token, in a thread, so that it can be waited for as long as the caller wants.
     fn authenticate(&self, user: &User, deadline: &Deadline<'_>) -> Answer<AuthenticateAnswer> {
-        const NO_ANSWER: &str = "no answer to a sign-in in time";
         let body = written(&Authenticate {
             name: &user.name,
             password: &user.password(),
@@ -289,8 +288,8 @@ impl Client {
         let ask = move || {
             let _ = sender.send(answer_of(request.send(&body[..])));
         };
-        let unanswered = |error: std::io::Error| Failure::of_this_process(&error);
-        crate::sys::start_thread("sign-in", 256 * 1024, ask).map_err(unanswered)?;
+        crate::sys::start_thread("sign-in", 256 * 1024, ask)
+            .map_err(|error| Failure::Unanswered(error.to_string()))?;
         while let Some(left) = deadline.next_sleep(SIGN_IN) {
             match answered.recv_timeout(left) {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -298,7 +297,9 @@ impl Client {
                 Ok(answer) => return answer,
             }
         }
-        Err(Failure::of_this_process(&NO_ANSWER))
+        Err(Failure::Unanswered(
+            "no answer to a sign-in in time".to_owned(),
+        ))
     }
 
     /// Sends a request to one member, once.
@@ -368,15 +369,16 @@ impl Client {
             sent = self.request(token, path, timeout, timeout).send(&body[..]);
         }
         let mut answer = answer_of(sent);
-        if let Err(Failure::Unanswered { message, .. }) = &answer
-            && super::failure::is_about_certificates(message)
+        if let Err(failure) = &answer
+            && failure.is_unanswered()
             && self
                 .transport
                 .has_new_certificates(&self.address, &self.access)
+            && is_about_certificates(failure.message())
         {
             answer = answer_of(self.request(token, path, timeout, timeout).send(&body[..]));
         }
-        let has_answered = !matches!(answer, Err(Failure::Unanswered { .. }));
+        let has_answered = !answer.as_ref().is_err_and(Failure::is_unanswered);
         self.has_answered.store(has_answered, Ordering::Relaxed);
         answer
     }
@@ -548,12 +550,4 @@ fn answer_of<T: DeserializeOwned>(
     }
     serde_json::from_slice(&text)
         .map_err(|error| Failure::Unknown(format!("its answer cannot be read: {error}")))
-}
-
-fn is_about_connecting(error: &ureq::Error) -> bool {
-    use ureq::Timeout;
-    matches!(
-        error,
-        ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve)
-    )
 }

@@ -8,11 +8,11 @@ use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
 use super::client::{Client, Granted, TIMEOUT};
 use super::failure::has_fault;
-use super::keys::{Keys, Part, only};
+use super::keys::{Keys, Part};
 use super::messages::{Compare, Operation, Txn};
 use super::snapshot::is_number;
 use super::store::{CHANGE, DEFAULT_TTL, Etcd, Session};
-use super::view::{View, hold_number, reads, shows_hold};
+use super::view::{View, reads, shows_hold};
 use crate::decision::{Judged, Key};
 use crate::error::{Error, Fault, Result};
 use crate::format;
@@ -170,7 +170,8 @@ impl Session<'_> {
             let put = taking.put.iter().map(|(key, _)| key);
             let first = put.min_by_key(|key| key.name.as_str());
             if let Some((owner, first)) = record.owner.as_deref().zip(first) {
-                txn.delete_all(keys.kept_for(&first.name, owner));
+                let kept = keys.kept_for(&first.name, owner);
+                txn.success.push(Operation::Delete(kept));
             }
         }
         // The take of a waiter mostly succeeds, and decoding these reads costs etcd as much as the rest of the

@@ -1,7 +1,7 @@
 //! Whether the members of a cluster are suitable for locks.
 
 use super::client::Answer;
-use super::failure::Failure;
+use super::failure::{FREE_SPACE, Failure};
 use super::messages::StatusAnswer;
 use super::store::Etcd;
 use crate::finding::Finding;
@@ -20,7 +20,7 @@ impl Etcd {
             let began = boottime_milliseconds();
             let status = client
                 .of_member(endpoint)
-                .map_err(|error| Failure::of_this_process(&error))
+                .map_err(|error| Failure::Unanswered(error.to_string()))
                 .and_then(|member| member.status());
             let took = boottime_milliseconds().saturating_sub(began);
             found.push(of_member(endpoint, &status, took));
@@ -130,23 +130,23 @@ fn fault_of_version(version: &str) -> Option<&'static str> {
 
 /// The alarms of the cluster.
 fn alarms(answered: &[(&str, StatusAnswer)]) -> Vec<Finding> {
-    const CHECK: &str = "alarm";
     let is_raised = |alarm: &str| {
         let mut errors = answered.iter().flat_map(|(_, status)| &status.errors);
         errors.any(|error| error.contains(alarm))
     };
-    let mut found = Vec::new();
-    if is_raised("NOSPACE") {
-        let advice = "free space: `etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`";
-        let detail = "NOSPACE: the database is full, and takes no new holds";
-        found.push(Finding::failed(CHECK, detail).advice(advice));
-    }
-    if is_raised("CORRUPT") {
-        let advice = "replace the member that `etcdctl alarm list` names";
-        let detail = "CORRUPT: the members do not have the same data";
-        found.push(Finding::failed(CHECK, detail).advice(advice));
-    }
-    found
+    let no_space = "the database is full, and takes no new holds";
+    let corrupt = "the members do not have the same data";
+    let replace = "replace the member that `etcdctl alarm list` names";
+    let alarms = [
+        ("NOSPACE", no_space, FREE_SPACE),
+        ("CORRUPT", corrupt, replace),
+    ];
+    let raised = alarms.into_iter().filter(|(alarm, ..)| is_raised(alarm));
+    raised
+        .map(|(alarm, says, advice)| {
+            Finding::failed("alarm", format!("{alarm}: {says}")).advice(advice)
+        })
+        .collect()
 }
 
 #[cfg(test)]

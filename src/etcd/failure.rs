@@ -9,7 +9,6 @@ const CANCELED: i64 = 1;
 const UNKNOWN: i64 = 2;
 const DEADLINE_EXCEEDED: i64 = 4;
 const NOT_FOUND: i64 = 5;
-const PERMISSION_DENIED: i64 = 7;
 const RESOURCE_EXHAUSTED: i64 = 8;
 const ABORTED: i64 = 10;
 const OUT_OF_RANGE: i64 = 11;
@@ -22,14 +21,20 @@ const NO_GATEWAY: &str = "no JSON gateway at this address";
 const NO_COMMON_NAME: &str =
     "use a client certificate without a common name: the gateway refuses others";
 
+pub(super) const NO_ANSWER: &str = "no answer in time";
+
+pub(super) const FREE_SPACE: &str =
+    "free space: `etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`";
+
 /// Why there is no good answer.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
     /// It may have been done, may yet be done, or not.
     Unknown(String),
-    /// Its fate is unknown, because the member has not answered. `is_silent`: the member has taken the request, so it may
-    /// be too busy.
-    Unanswered { message: String, is_silent: bool },
+    /// The same, because the member has not answered.
+    Unanswered(String),
+    /// The same, and the member has taken the request: it may be too busy.
+    Silent,
     /// It was not done: the user has to sign in.
     SignedOut,
     /// It was not done.
@@ -41,7 +46,6 @@ pub(super) enum Failure {
 /// An answer that says no.
 #[derive(Clone, Debug)]
 pub(super) struct Refused {
-    code: i64,
     message: String,
     pub(super) fault: Fault,
 }
@@ -81,57 +85,42 @@ impl Failure {
         if is_unknown {
             return Self::Unknown(without_origin(&refusal.message).to_owned());
         }
-        Self::Refused(Refused::new(refusal.code, refusal.message))
+        Self::Refused(Refused::new(refusal))
     }
 
     /// Of a request without an answer, or without a whole one.
     pub(super) fn unanswered(error: &ureq::Error) -> Self {
-        use ureq::Timeout;
-        let is_silent = matches!(
-            error,
-            ureq::Error::Timeout(timeout) if !matches!(timeout, Timeout::Connect | Timeout::Resolve)
-        );
-        let message = match error {
+        Self::Unanswered(match error {
             ureq::Error::BodyExceedsLimit(_) => {
                 return Self::Refused(Refused {
-                    code: RESOURCE_EXHAUSTED,
                     message: "the answer is too large".to_owned(),
                     fault: Fault::TooLarge,
                 });
             }
+            ureq::Error::Timeout(_) if !is_about_connecting(error) => return Self::Silent,
+            ureq::Error::Timeout(_) => NO_ANSWER.to_owned(),
             ureq::Error::Io(error) => cause_of(error),
-            ureq::Error::Timeout(_) => "no answer in time".to_owned(),
             ureq::Error::HostNotFound => "no such host".to_owned(),
             other => other.to_string(),
-        };
-        Self::Unanswered { message, is_silent }
+        })
     }
 
-    /// Without a request to a member.
-    pub(super) fn of_this_process(error: &impl ToString) -> Self {
-        Self::Unanswered {
-            message: error.to_string(),
-            is_silent: false,
-        }
+    /// Whether the member has not answered.
+    pub(super) fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Unanswered(_) | Self::Silent)
     }
 
     /// Whether the member is there, and could not do it now.
     pub(super) fn is_busy(&self) -> bool {
-        matches!(
-            self,
-            Self::Unknown(_)
-                | Self::Unanswered {
-                    is_silent: true,
-                    ..
-                }
-        )
+        matches!(self, Self::Unknown(_) | Self::Silent)
     }
 
     pub(super) fn message(&self) -> &str {
         match self {
-            Self::Unknown(message)
-            | Self::Unanswered { message, .. }
-            | Self::NoGateway(message) => message,
+            Self::Unknown(message) | Self::Unanswered(message) | Self::NoGateway(message) => {
+                message
+            }
+            Self::Silent => NO_ANSWER,
             Self::SignedOut => "the user has been signed out",
             Self::Refused(refused) => without_origin(&refused.message),
         }
@@ -140,21 +129,23 @@ impl Failure {
     /// Whether it does not change by itself.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            Self::Unanswered { message, .. } => is_about_certificates(message),
-            Self::Unknown(_) | Self::SignedOut => false,
+            Self::Unanswered(message) => is_about_certificates(message),
+            Self::Unknown(_) | Self::Silent | Self::SignedOut => false,
             Self::NoGateway(_) | Self::Refused(_) => true,
         }
     }
 
     /// Of a member of another cluster than the one that has answered before.
     pub(super) fn other_cluster(endpoint: &str) -> Self {
-        let message = format!("{endpoint} is a member of another cluster");
-        Self::Refused(Refused::new(PERMISSION_DENIED, message))
+        Self::Refused(Refused {
+            message: format!("{endpoint} is a member of another cluster"),
+            fault: Fault::Final,
+        })
     }
 }
 
 impl Refused {
-    fn new(code: i64, message: String) -> Self {
+    fn new(Refusal { code, message }: Refusal) -> Self {
         let fault = match code {
             NOT_FOUND => Fault::NoLease,
             OUT_OF_RANGE if message.contains("compacted") => Fault::Compacted,
@@ -163,11 +154,7 @@ impl Refused {
             _ if message.contains("auth store is old") => Fault::Token,
             _ => Fault::Final,
         };
-        Self {
-            code,
-            message,
-            fault,
-        }
+        Self { message, fault }
     }
 
     /// Whether it is refused for a token that has ended, or because there is none.
@@ -193,27 +180,24 @@ impl Refused {
         has_user: bool,
     ) -> Error {
         let message = without_origin(&self.message);
+        let grant = format!(
+            "to grant it to a role of the user, run `etcdctl role grant-permission ROLE --prefix=true readwrite {}//`",
+            address.prefix
+        );
         let is = |text: &str| message.contains(text);
-        let remedy = match self.code {
-            _ if is("user name is empty") && has_user => NO_COMMON_NAME.to_owned(),
-            _ if is("user name is empty") => "set ETCDCTL_USER and ETCDCTL_PASSWORD".to_owned(),
-            _ if is("authentication failed") => {
-                "check ETCDCTL_USER and ETCDCTL_PASSWORD".to_owned()
-            }
-            PERMISSION_DENIED if is("permission denied") => format!(
-                "to grant it to a role of the user, run `etcdctl role grant-permission ROLE --prefix=true readwrite {}//`",
-                address.prefix
-            ),
-            _ if self.fault == Fault::NoSpace => {
-                "free space: `etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`".to_owned()
-            }
-            _ => String::new(),
+        let remedy = match self.fault {
+            _ if is("user name is empty") && has_user => NO_COMMON_NAME,
+            _ if is("user name is empty") => "set ETCDCTL_USER and ETCDCTL_PASSWORD",
+            _ if is("authentication failed") => "check ETCDCTL_USER and ETCDCTL_PASSWORD",
+            _ if is("permission denied") => &grant,
+            Fault::NoSpace => FREE_SPACE,
+            _ => "",
         };
         Error::Remote {
             operation,
             store: address.url.clone(),
             reason: message.to_owned(),
-            remedy: Some(remedy).filter(|remedy| !remedy.is_empty()),
+            remedy: Some(remedy.to_owned()).filter(|remedy| !remedy.is_empty()),
             fault: self.fault,
         }
     }
@@ -229,13 +213,13 @@ pub(super) fn unreachable(
     // A member that does not trust a client closes the connection, mostly before it has said why. One that
     // expects the other scheme closes it as well.
     let is_closed = |message: &str| {
-        let ways = [
-            "broken pipe",
-            "connection reset by peer",
-            "peer disconnected",
-            "unexpected end of file",
-        ];
-        ways.contains(&message)
+        matches!(
+            message,
+            "broken pipe"
+                | "connection reset by peer"
+                | "peer disconnected"
+                | "unexpected end of file"
+        )
     };
     let scheme = if address.is_encrypted { "https://" } else { "" };
     let endpoints = address.endpoints.iter();
@@ -264,6 +248,15 @@ pub(super) fn unreachable(
         .map(|(endpoint, failure)| format!("{endpoint}: {}", failure.message()))
         .collect();
     address.error(operation, said.join("; "), Some(remedy))
+}
+
+/// Whether a member has taken no connection in time.
+pub(super) fn is_about_connecting(error: &ureq::Error) -> bool {
+    use ureq::Timeout;
+    matches!(
+        error,
+        ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve)
+    )
 }
 
 /// Whether a member and the caller do not trust each other.

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::keys::only;
@@ -20,6 +21,16 @@ fn as_text<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S::Error
 
 fn as_base64<S: Serializer>(bytes: &impl AsRef<[u8]>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&STANDARD.encode(bytes.as_ref()))
+}
+
+/// A range as etcd names it, beside other fields. Without an end it is one key.
+fn as_range<S: Serializer>(range: &Range<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut fields = serializer.serialize_map(None)?;
+    fields.serialize_entry("key", &STANDARD.encode(&range.start))?;
+    if !range.end.is_empty() {
+        fields.serialize_entry("range_end", &STANDARD.encode(&range.end))?;
+    }
+    fields.end()
 }
 
 fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
@@ -55,11 +66,9 @@ pub(super) enum Relation {
 /// One condition of a [`Txn`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Compare {
-    #[serde(serialize_with = "as_base64")]
-    pub(super) key: String,
-    /// Empty: it is about one key.
-    #[serde(serialize_with = "as_base64", skip_serializing_if = "String::is_empty")]
-    pub(super) range_end: String,
+    /// Without an end it is one key, also if that is missing.
+    #[serde(flatten, serialize_with = "as_range")]
+    pub(super) range: Range<String>,
     pub(super) result: Relation,
     #[serde(flatten)]
     pub(super) target: Target,
@@ -89,8 +98,7 @@ pub(super) enum Target {
 impl Compare {
     fn all(range: Range<String>, result: Relation, target: Target) -> Self {
         Self {
-            key: range.start,
-            range_end: range.end,
+            range,
             result,
             target,
         }
@@ -145,10 +153,8 @@ impl Compare {
 /// What is to be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Read {
-    #[serde(serialize_with = "as_base64")]
-    pub(super) key: String,
-    #[serde(serialize_with = "as_base64")]
-    pub(super) range_end: String,
+    #[serde(flatten, serialize_with = "as_range")]
+    pub(super) range: Range<String>,
     /// 0: no limit.
     #[serde(serialize_with = "as_text", skip_serializing_if = "is_default")]
     pub(super) limit: i64,
@@ -163,8 +169,7 @@ impl Read {
     /// Everything in a range, as it is now.
     pub(super) fn all(range: Range<String>) -> Self {
         Self {
-            key: range.start,
-            range_end: range.end,
+            range,
             ..Self::default()
         }
     }
@@ -191,12 +196,7 @@ pub(super) enum Operation {
         lease: i64,
     },
     #[serde(rename = "request_delete_range")]
-    Delete {
-        #[serde(serialize_with = "as_base64")]
-        key: String,
-        #[serde(serialize_with = "as_base64")]
-        range_end: String,
-    },
+    Delete(#[serde(serialize_with = "as_range")] Range<String>),
 }
 
 /// Operations that are done at once, if all conditions hold; else others are.
@@ -233,14 +233,7 @@ impl Txn {
     }
 
     pub(super) fn delete(&mut self, key: &str) {
-        self.delete_all(only(key));
-    }
-
-    pub(super) fn delete_all(&mut self, range: Range<String>) {
-        self.success.push(Operation::Delete {
-            key: range.start,
-            range_end: range.end,
-        });
+        self.success.push(Operation::Delete(only(key)));
     }
 
     /// Deletes a record that has not changed since, and whose life key is gone.
@@ -285,10 +278,8 @@ pub(super) struct Authenticate<'a> {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Watch {
     CreateRequest {
-        #[serde(serialize_with = "as_base64")]
-        key: String,
-        #[serde(serialize_with = "as_base64")]
-        range_end: String,
+        #[serde(flatten, serialize_with = "as_range")]
+        range: Range<String>,
         filters: &'static [&'static str],
         /// Events tell what was there before.
         #[serde(skip_serializing_if = "is_default")]
@@ -300,8 +291,7 @@ impl Watch {
     /// Watches for every change in a range.
     pub(super) fn changes(range: Range<String>) -> Self {
         Self::CreateRequest {
-            key: range.start,
-            range_end: range.end,
+            range,
             filters: &[],
             prev_kv: false,
         }
@@ -310,8 +300,7 @@ impl Watch {
     /// Watches for what is deleted in a range, and what that was.
     pub(super) fn deletions(range: Range<String>) -> Self {
         Self::CreateRequest {
-            key: range.start,
-            range_end: range.end,
+            range,
             filters: &["NOPUT"],
             prev_kv: true,
         }

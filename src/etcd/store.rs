@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::address::{Address, EtcdAccess};
 use super::client::{Answer, Client, SIGN_IN, TIMEOUT};
-use super::failure::{Failure, unreachable};
+use super::failure::{Failure, NO_ANSWER, unreachable};
 use super::keys::Keys;
 use super::messages::{KeyValue, Read, ReadAnswer, Txn, TxnAnswer};
 use super::view::View;
@@ -165,12 +165,12 @@ impl<'a> Session<'a> {
                 }
                 Err(failure) => failure,
             };
-            may_be_done |= matches!(failure, Failure::Unknown(_) | Failure::Unanswered { .. });
+            may_be_done |= failure.is_busy() || failure.is_unanswered();
             let endpoint = client.endpoint().to_owned();
             said.retain(|(other, _)| *other != endpoint && *other != first);
             if first != endpoint {
                 // It took no connection, and another one was asked in its place.
-                said.push((first, Failure::of_this_process(&"no answer in time")));
+                said.push((first, Failure::Unanswered(NO_ANSWER.to_owned())));
             }
             said.push((endpoint, failure));
             client.go_on();

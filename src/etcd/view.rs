@@ -88,7 +88,7 @@ impl View {
     /// Guesses that there is nothing around a name, nor in a part of its surroundings.
     pub(super) fn guess_area(&mut self, keys: &Keys, name: &LockName, part: Range<String>) {
         for read in area(keys, name, 0) {
-            self.covered.push(read.key..read.range_end);
+            self.covered.push(read.range);
         }
         self.covered.push(part);
         if !self.asked.contains(name) {
@@ -192,14 +192,14 @@ impl View {
             }
         }
         let end = match last {
-            _ if !answer.more => read.range_end,
+            _ if !answer.more => read.range.end,
             Some(last) => format!("{last}\0"),
             None => return false,
         };
         match self.covered.last_mut() {
             // Page after page.
-            Some(last) if last.end == read.key => last.end = end,
-            _ => self.covered.push(read.key..end),
+            Some(last) if last.end == read.range.start => last.end = end,
+            _ => self.covered.push(read.range.start..end),
         }
         true
     }
@@ -252,9 +252,10 @@ pub(super) fn area(keys: &Keys, name: &LockName, revision: i64) -> Vec<Read> {
 /// The ranges of holds in it of which only the beginning is read.
 pub(super) fn holds_beside(keys: &Keys, name: &LockName) -> impl Iterator<Item = Range<String>> {
     let tickets = keys.tree(name);
-    let in_part = |read: &Read| read.limit != 0 && read.key != tickets.start;
-    let found: Vec<_> = area(keys, name, 0).into_iter().filter(in_part).collect();
-    found.into_iter().map(|read| read.key..read.range_end)
+    let reads = area(keys, name, 0).into_iter();
+    reads
+        .filter(move |read| read.limit != 0 && read.range != tickets)
+        .map(|read| read.range)
 }
 
 /// The reads for some names.

@@ -440,14 +440,14 @@ impl Setting {
             names.iter().any(|name| {
                 [super::keys::Part::Hold, super::keys::Part::Life]
                     .iter()
-                    .any(|part| compare.key == keys.exclusive(*part, name))
+                    .any(|part| compare.range.start == keys.exclusive(*part, name))
             })
         };
         let ancestors: Vec<LockName> = own.iter().flat_map(LockName::ancestors).collect();
         txn.compare.retain(|compare| match self.flaw {
-            Flaw::NoRange => compare.range_end.is_empty(),
+            Flaw::NoRange => compare.range.end.is_empty(),
             Flaw::NoAncestors => !is_of(compare, &ancestors),
-            Flaw::NoOwnKeys => !is_of(compare, &own) && !compare.key.ends_with("//last"),
+            Flaw::NoOwnKeys => !is_of(compare, &own) && !compare.range.start.ends_with("//last"),
             _ => true,
         });
         txn
