@@ -156,10 +156,12 @@ impl Patience<'_> {
 
     /// For so long, and not to be canceled.
     pub(crate) fn of(at_most: Duration) -> Self {
-        Self {
-            at_most,
-            ..Self::SHORT
-        }
+        Self::SHORT.for_at_most(at_most)
+    }
+
+    /// The same, but for so long.
+    pub(crate) fn for_at_most(self, at_most: Duration) -> Self {
+        Self { at_most, ..self }
     }
 
     /// How long to sleep until the next look whether it is canceled.

@@ -7,7 +7,7 @@ use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Session};
 use super::view::View;
 use super::waiting::Tickets;
-use crate::backend::{Deadline, Patience};
+use crate::backend::Deadline;
 use crate::decision::{Judged, Life, Snapshot as _};
 use crate::error::Result;
 use crate::identity::Pid;
@@ -30,9 +30,8 @@ impl Session<'_> {
         view: View,
         ahead: Option<&mut Tickets>,
     ) -> Result<bool> {
-        let view = self.with_all_names(judged, view)?;
         if !is_live_run(judged) {
-            return self.commit_remove(judged, &view);
+            return self.commit_remove(judged, view);
         }
         if self.break_run(judged, view, ahead)? {
             return Ok(true);
@@ -54,30 +53,28 @@ impl Session<'_> {
     ) -> Result<bool> {
         let kill_after = judged.record().and_then(Record::kill_after);
         let limit = kill_after.unwrap_or(KILL_AFTER).saturating_add(KEEPER_ENDS);
-        let deadline = Deadline::of(Patience {
-            at_most: limit,
-            ..self.patience
-        });
+        let deadline = Deadline::of(self.patience.for_at_most(limit));
         let mut judged = judged.clone();
+        let life = self.keys().of(Part::Life, &judged.found.key);
+        let mut lease = view.get(&life).map(|life| life.lease);
         // Until it says so: another one may write it meanwhile.
         while let Some(record) = judged.record()
             && record.live.broken_by.is_none()
         {
             let mut live = record.live.clone();
             live.broken_by = Some(self.etcd.who());
-            if self.commit_renew(&judged, &live, &view)? {
+            if self.commit_renew(&judged, &live, view)? {
                 break;
             }
             let Some(now) = self.look_again(&judged)? else {
                 return Ok(true);
             };
             (judged, view) = now;
+            lease = view.get(&life).map(|life| life.lease);
             if deadline.next_sleep(FIRST_INTERVAL).is_none() {
                 return Ok(false);
             }
         }
-        let life = self.keys().of(Part::Life, &judged.found.key);
-        let lease = view.get(&life).map(|life| life.lease);
         let mut interval = FIRST_INTERVAL;
         // A waiter may have it afterwards.
         while self.read_key(&life)?.map(|life| life.lease) == lease {
@@ -95,7 +92,7 @@ impl Session<'_> {
             None => Ok(true),
             // It was resumed.
             Some((rest, _)) if rest.found.facts.life == Some(Life::Kept) => Ok(false),
-            Some((rest, view)) => self.commit_remove(&rest, &view),
+            Some((rest, view)) => self.commit_remove(&rest, view),
         }
     }
 
@@ -108,9 +105,8 @@ impl Session<'_> {
         let Some(found) = all.find(|found| found.revision == judged.found.revision) else {
             return Ok(None);
         };
-        let view = self.with_all_names(judged, snapshot.into_view())?;
         let verdict = judged.verdict.clone();
-        Ok(Some((Judged { found, verdict }, view)))
+        Ok(Some((Judged { found, verdict }, snapshot.into_view())))
     }
 }
 

@@ -159,10 +159,7 @@ impl Etcd {
                     }));
                 }
                 Change::Remove(judged) => session.remove(&judged, view, None)?,
-                Change::Renew(judged, live) => {
-                    let view = session.with_all_names(&judged, view)?;
-                    session.commit_renew(&judged, &live, &view)?
-                }
+                Change::Renew(judged, live) => session.commit_renew(&judged, &live, view)?,
                 Change::Take { put, remove, draft } => {
                     let taking = Taking {
                         view: &view,

@@ -15,7 +15,7 @@ use super::address::{Address, EtcdAccess};
 use super::failure::{Failure, is_about_certificates, is_about_connecting};
 use super::messages::{
     Authenticate, AuthenticateAnswer, Grant, Header, LeaseAnswer, Nothing, OfLease, Read,
-    ReadAnswer, StatusAnswer, Streamed, Txn, TxnAnswer, Watch, WatchAnswer,
+    ReadAnswer, StatusAnswer, Streamed, TxnAnswer, Watch, WatchAnswer,
 };
 use super::transport::Transport;
 use super::user::{Pass, User};
@@ -242,11 +242,7 @@ impl Client {
                 Err(failure) => return Err(failure),
             }
         }
-        let at_most = patience.at_most.max(SIGN_IN);
-        let deadline = Deadline::of(Patience {
-            at_most,
-            ..patience
-        });
+        let deadline = Deadline::of(patience.for_at_most(patience.at_most.max(SIGN_IN)));
         let mut tries = 0;
         let pass = loop {
             match self.authenticate(user, &deadline) {
@@ -484,14 +480,10 @@ impl Client {
         })
     }
 
-    pub(super) fn txn_once(&self, txn: &Txn, timeout: Duration) -> Answer<TxnAnswer> {
+    /// `txn`: a [`Txn`](super::messages::Txn), or what it was written as.
+    pub(super) fn txn_once(&self, txn: &impl Serialize, timeout: Duration) -> Answer<TxnAnswer> {
         let answer: TxnAnswer = self.post("/v3/kv/txn", txn, timeout)?;
         self.note(answer.header).map(|()| answer)
-    }
-
-    /// A transaction that was prepared as JSON.
-    pub(super) fn send_txn(&self, txn: &serde_json::Value) -> Answer<TxnAnswer> {
-        self.post("/v3/kv/txn", txn, TIMEOUT)
     }
 
     pub(super) fn read_once(&self, read: &Read) -> Answer<ReadAnswer> {

@@ -192,12 +192,12 @@ impl Session<'_> {
     }
 
     /// Removes a hold that is dead, or one that no keeper would give back. `false`: it has changed.
-    pub(super) fn commit_remove(self, judged: &Judged<Handle>, view: &View) -> Result<bool> {
-        let keys = self.keys();
+    pub(super) fn commit_remove(self, judged: &Judged<Handle>, view: View) -> Result<bool> {
+        let (of_hold, view) = self.keys_of_hold(judged, view)?;
         let mut txn = Txn::default();
         let mut lease = 0;
-        for key in self.keys_of_hold(judged, view) {
-            let (hold, life) = (keys.of(Part::Hold, &key), keys.of(Part::Life, &key));
+        for key in &of_hold {
+            let [hold, life] = self.keys().of_hold(key);
             txn.only_if(Compare::was_modified_at(&hold, view.modified(&hold)));
             txn.only_if(Compare::was_modified_at(&life, view.modified(&life)));
             txn.delete(&hold);
@@ -223,46 +223,44 @@ impl Session<'_> {
         self,
         judged: &Judged<Handle>,
         changed: &Live,
-        view: &View,
+        view: View,
     ) -> Result<bool> {
         let Some(record) = judged.record() else {
             return Ok(false);
         };
         let keys = self.keys();
-        let of_hold = self.keys_of_hold(judged, view);
+        let (of_hold, view) = self.keys_of_hold(judged, view)?;
         let mut renewed = record.clone();
         renewed.live = changed.clone();
         let value = self.etcd.written(&renewed)?;
-        let mut txn = Txn::default();
-        for key in &of_hold {
-            let hold = keys.of(Part::Hold, key);
-            txn.only_if(Compare::was_modified_at(&hold, view.modified(&hold)));
-            let life = keys.of(Part::Life, key);
-            if let Some(found) = view.get(&life) {
-                txn.only_if(Compare::has_lease(&life, found.lease));
-            }
-            txn.put(&hold, &value, 0);
-            txn.else_read(&hold);
-        }
-        let life = |key: &Key| view.get(&keys.of(Part::Life, key));
-        let before = of_hold.first().and_then(life).map(|life| life.lease);
-        let before = before.filter(|lease| *lease != 0);
+        let life = view.get(&keys.of(Part::Life, &judged.found.key));
+        let before = life.map(|life| life.lease).filter(|lease| *lease != 0);
         // The keeper of a `run` renews that. What can be written is that it is broken.
         let lease = match record.kind {
             Kind::Lease => Some(self.lease_to_renew(record, &renewed, before)?),
             Kind::Run | Kind::Process => None,
         };
         let life_value = life_value(renewed.kind, renewed.hold);
-        for key in of_hold.iter().filter(|_| lease.is_some()) {
-            let life = keys.of(Part::Life, key);
+        let mut txn = Txn::default();
+        for key in &of_hold {
+            let [hold, life] = keys.of_hold(key);
+            txn.only_if(Compare::was_modified_at(&hold, view.modified(&hold)));
+            if let Some(found) = view.get(&life) {
+                txn.only_if(Compare::has_lease(&life, found.lease));
+            }
+            txn.put(&hold, &value, 0);
+            txn.else_read(&hold);
+            let Some(lease) = lease else {
+                continue;
+            };
             if let Some(before) = before {
                 txn.only_if(Compare::has_lease(&life, before));
             } else {
                 // It ran out, and was not taken: as if it were taken now.
                 txn.only_if(Compare::is_missing(&life));
-                compare_for(&mut txn, keys, view, key, record.mode);
+                compare_for(&mut txn, keys, &view, key, record.mode);
             }
-            if let Some(lease) = lease.filter(|_| lease != before) {
+            if Some(lease) != before {
                 txn.put(&life, life_value.as_bytes(), lease);
             }
         }
@@ -286,27 +284,6 @@ impl Session<'_> {
             }
         }
         Ok(self.grant(seconds_of(renewed))?.id)
-    }
-
-    /// The keys of all locks of a hold, as far as the view shows them.
-    fn keys_of_hold(self, judged: &Judged<Handle>, view: &View) -> Vec<Key> {
-        let own = judged.found.key.clone();
-        let Some(record) = judged.record() else {
-            return vec![own];
-        };
-        let keys = self.keys();
-        let names = record.names.iter();
-        let names = names.filter_map(|name| LockName::new(name).ok());
-        let others = names.filter(|name| *name != own.name).filter_map(|name| {
-            let holds = match own.index {
-                None => only(&keys.exclusive(Part::Hold, &name)),
-                Some(_) => keys.several(Part::Hold, &name),
-            };
-            let mut holds = view.range(&holds);
-            let (key, _) = holds.find(|(_, found)| hold_number(found) == Some(record.hold))?;
-            keys.hold_of(Part::Hold, key)
-        });
-        std::iter::once(own.clone()).chain(others).collect()
     }
 }
 

@@ -63,7 +63,7 @@ impl HeldKeys {
     /// Removes what is left of it once its life key is gone.
     fn clean(&self, modified: i64) {
         let mut txn = Txn::default();
-        for (hold, life) in self.keeping.hold_and_life() {
+        for [hold, life] in self.keeping.hold_and_life() {
             txn.delete_dead(&hold, &life, modified);
         }
         let _ = self.keeping.client().txn_once(&txn, TIMEOUT);

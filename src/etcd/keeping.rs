@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::client::{Client, Granted, TIMEOUT};
 use super::commit::{Committed, Taken, Taking, life_value};
 use super::failure::{Failure, cause_of};
-use super::keys::{Part, only};
+use super::keys::only;
 use super::messages::{Compare, LeaseAnswer, Txn, TxnAnswer, Watch};
 use super::snapshot::EtcdSnapshot;
 use super::store::Etcd;
@@ -175,11 +175,9 @@ impl Keeping {
     }
 
     /// The keys of the record and of the life of each lock.
-    pub(super) fn hold_and_life(&self) -> impl Iterator<Item = (String, String)> {
+    pub(super) fn hold_and_life(&self) -> impl Iterator<Item = [String; 2]> {
         let keys = &self.etcd.shared.keys;
-        self.keys
-            .iter()
-            .map(|key| (keys.of(Part::Hold, key), keys.of(Part::Life, key)))
+        self.keys.iter().map(|key| keys.of_hold(key))
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -282,12 +280,13 @@ impl Keeping {
             state.watch = facts.begin(self.client().endpoint());
             (state.modified, state.watch)
         };
-        let (holds, lives): (Vec<_>, Vec<_>) = self.hold_and_life().unzip();
-        let holds = holds.iter().map(|hold| Watch::changes(only(hold)));
-        let lives = lives.iter().map(|life| Watch::deletions(only(life)));
-        let ranges: Vec<Watch> = holds.chain(lives).collect();
+        let watches = self.hold_and_life().flat_map(|[hold, life]| {
+            let of_life = Watch::deletions(only(&life));
+            [Watch::changes(only(&hold)), of_life]
+        });
+        let watches: Vec<Watch> = watches.collect();
         let keeping: Weak<Self> = Arc::downgrade(self);
-        self.client().watch(&ranges, move |answer| {
+        self.client().watch(&watches, move |answer| {
             let Some(keeping) = keeping.upgrade() else {
                 return false;
             };
@@ -416,7 +415,7 @@ impl Keeping {
 
     pub(super) fn check_txn(&self, state: &State) -> Txn {
         let mut txn = Txn::default();
-        for (hold, life) in self.hold_and_life() {
+        for [hold, life] in self.hold_and_life() {
             txn.only_if(Compare::has_lease(&life, state.lease.id));
             txn.only_if(Compare::was_modified_at(&hold, state.modified));
             txn.else_read(&hold);
@@ -540,7 +539,7 @@ impl Keeping {
 
     pub(super) fn release_txn(&self, state: &State) -> Txn {
         let mut txn = Txn::default();
-        for (hold, life) in self.hold_and_life() {
+        for [hold, life] in self.hold_and_life() {
             txn.only_if(Compare::has_lease(&life, state.lease.id));
             txn.delete(&life);
             txn.delete(&hold);
@@ -554,7 +553,7 @@ impl Keeping {
     pub(super) fn keep_txn(&self, state: &State, value: &[u8], lease: i64) -> Txn {
         let mut txn = Txn::default();
         let life_value = life_value(Kind::Lease, state.record.hold);
-        for (hold, life) in self.hold_and_life() {
+        for [hold, life] in self.hold_and_life() {
             txn.only_if(Compare::has_lease(&life, state.lease.id));
             txn.only_if(Compare::was_modified_at(&hold, state.modified));
             txn.put(&hold, value, 0);

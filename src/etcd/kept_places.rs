@@ -5,7 +5,6 @@
 //! asked for. A later waiter with the same owner and request draws its tickets with that number. When the owner takes
 //! the lock, its keys are deleted.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -175,21 +174,28 @@ impl Session<'_> {
         }))
     }
 
-    /// Whether a place is still kept: a hold of its owner may have ended it.
-    pub(super) fn is_kept(self, kept: &Kept) -> bool {
-        let found = self.read_key(&kept.key).ok().flatten();
-        found.is_some_and(|found| found.lease == kept.lease.id)
-    }
-
-    /// How many wait for a lock before a place.
-    pub(super) fn waiters_before(self, name: &LockName, place: u64) -> Result<usize> {
-        let tickets = self.tickets_of(name)?;
-        Ok(tickets.filter(|(number, _)| *number < place).count())
+    /// The position that a place has in the queue of a lock: waiters and places that are kept may be before it. `None`:
+    /// it is not kept any more, since a hold of its owner has ended it.
+    pub(super) fn position_of(
+        self,
+        kept: &Kept,
+        name: &LockName,
+        place: u64,
+    ) -> Result<Option<usize>> {
+        let found = self.read_key(&kept.key)?;
+        if found.is_none_or(|found| found.lease != kept.lease.id) {
+            return Ok(None);
+        }
+        let waiters = self.tickets_of(name)?.map(|(number, _)| number);
+        let kept = self.kept_of(name)?.into_iter();
+        let kept = kept.map(|(_, content)| Keys::number_of_ticket("", content.turn));
+        let before = waiters.chain(kept).filter(|number| *number < place);
+        Ok(Some(before.count() + 1))
     }
 
     /// The places that are kept in the queue of a lock, and have no waiter, each with its key.
     fn kept_of(self, name: &LockName) -> Result<Vec<(KeyValue, Content)>> {
-        let range: Range<String> = self.keys().several(Part::Keep, name);
+        let range = self.keys().several(Part::Keep, name);
         let mut places = Vec::new();
         for kept in self.read(&Read::all(range))?.kvs {
             if let Some(content) = read(&kept)
@@ -199,13 +205,6 @@ impl Session<'_> {
             }
         }
         Ok(places)
-    }
-
-    /// How many of them are before a place.
-    pub(super) fn kept_before(self, name: &LockName, place: u64) -> Result<usize> {
-        let kept = self.kept_of(name)?.into_iter();
-        let numbers = kept.map(|(_, content)| Keys::number_of_ticket("", content.turn));
-        Ok(numbers.filter(|number| *number < place).count())
     }
 
     /// The places that are kept in the queue of a lock, and have no waiter, in order.

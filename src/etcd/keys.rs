@@ -75,6 +75,11 @@ impl Keys {
         }
     }
 
+    /// The keys of a hold: of its record and of its life.
+    pub(super) fn of_hold(&self, key: &Key) -> [String; 2] {
+        Part::BOTH.map(|part| self.of(part, key))
+    }
+
     pub(super) fn exclusive(&self, part: Part, name: &LockName) -> String {
         format!("{}//{}/{name}", self.prefix, part.name())
     }

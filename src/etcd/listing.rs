@@ -138,7 +138,7 @@ impl Etcd {
         for some in over.chunks(AT_ONCE) {
             let mut txn = Txn::default();
             for judged in some {
-                let [hold, life] = Part::BOTH.map(|part| keys.of(part, &judged.found.key));
+                let [hold, life] = keys.of_hold(&judged.found.key);
                 txn.delete_dead(&hold, &life, view.modified(&hold));
             }
             if session.txn(CHANGE, &txn)?.0.succeeded {

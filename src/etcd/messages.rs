@@ -66,7 +66,7 @@ pub(super) enum Relation {
 /// One condition of a [`Txn`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Compare {
-    /// Without an end it is one key, also if that is missing.
+    /// Without an end it is one key.
     #[serde(flatten, serialize_with = "as_range")]
     pub(super) range: Range<String>,
     pub(super) result: Relation,

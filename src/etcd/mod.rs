@@ -192,8 +192,7 @@ impl Backend for Etcd {
     fn give_back(&self, request: &[u8]) -> Result<bool> {
         let txn: serde_json::Value =
             serde_json::from_slice(request).map_err(|error| self.cannot_write(&error))?;
-        let session = self.session(Patience::SHORT);
-        let (answer, tried_before) = session.until_known(CHANGE, |client| client.send_txn(&txn))?;
+        let (answer, tried_before) = self.session(Patience::SHORT).txn(CHANGE, &txn)?;
         Ok(answer.succeeded || tried_before)
     }
 }
@@ -224,7 +223,7 @@ impl Contender for EtcdContender<'_> {
         let Some(place) = &mut self.place else {
             // Only for a dead hold: nothing but time is waited for.
             let at_most = limit.at_most.saturating_add(Duration::from_millis(1));
-            return sleep_for(Patience { at_most, ..limit });
+            return sleep_for(limit.for_at_most(at_most));
         };
         place.sleep(until, limit);
     }
@@ -232,10 +231,10 @@ impl Contender for EtcdContender<'_> {
     fn position_kept(&self, name: &LockName) -> Option<usize> {
         let place = self.place.as_ref()?;
         let session = self.etcd.session(Patience::SHORT);
-        session.is_kept(place.kept.as_ref()?).then_some(())?;
-        let number = place.tickets.number();
-        let waiters = session.waiters_before(name, number).ok()?;
-        Some(waiters + session.kept_before(name, number).ok()? + 1)
+        let kept = place.kept.as_ref()?;
+        session
+            .position_of(kept, name, place.tickets.number())
+            .ok()?
     }
 
     fn look_again(&mut self) {

@@ -17,7 +17,7 @@ use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer;
 use crate::open_file::Handle;
-use crate::record::Content;
+use crate::record::{Content, Record};
 use crate::status::Waiter;
 use crate::sys::locked;
 use crate::ticket::TicketContent;
@@ -260,18 +260,27 @@ impl Snapshot<Handle> for EtcdSnapshot<'_> {
 }
 
 impl Session<'_> {
-    /// The view, with all locks of a hold that has several.
-    pub(super) fn with_all_names(self, judged: &Judged<Handle>, view: View) -> Result<View> {
-        let names = judged.record().map_or(&[][..], |record| &record.names);
-        if names.len() < 2 {
-            return Ok(view);
-        }
+    /// The keys of all locks of a hold, and a view that shows them.
+    pub(super) fn keys_of_hold(
+        self,
+        judged: &Judged<Handle>,
+        view: View,
+    ) -> Result<(Vec<Key>, View)> {
+        let own = &judged.found.key;
+        let mut keys = vec![own.clone()];
         let snapshot = EtcdSnapshot::new(self, view);
-        for name in names.iter().filter_map(|name| LockName::new(name).ok()) {
-            let _ = snapshot.exclusive(&name)?;
-            let _ = snapshot.shared(&name)?;
+        if let Some(record) = judged.record() {
+            let names = record.names.iter();
+            let names = names.filter_map(|name| LockName::new(name).ok());
+            for name in names.filter(|name| *name != own.name) {
+                let exclusive = snapshot.exclusive(&name)?.into_iter();
+                let mut all = exclusive.chain(snapshot.shared(&name)?);
+                let is_its = |other: &Record| other.hold == record.hold;
+                let its = all.find(|found| found.content.record().is_some_and(is_its));
+                keys.extend(its.map(|found| found.key));
+            }
         }
-        Ok(snapshot.into_view())
+        Ok((keys, snapshot.into_view()))
     }
 
     /// Reads a page of what is not known of a range, from its beginning on.
@@ -311,8 +320,8 @@ impl Etcd {
     /// The record with this key, as a view shows it.
     pub(super) fn found(&self, view: &View, key: Key, now: Moment) -> Option<Found<Handle>> {
         let keys = &self.shared.keys;
-        let hold = view.get(&keys.of(Part::Hold, &key));
-        let life = view.get(&keys.of(Part::Life, &key));
+        let [hold, life] = keys.of_hold(&key);
+        let (hold, life) = (view.get(&hold), view.get(&life));
         let content = match hold {
             None if life.is_none() => return None,
             None => Content::Corrupt,

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::address::{Address, EtcdAccess};
 use super::client::{Answer, Client, SIGN_IN, TIMEOUT};
 use super::failure::{Failure, NO_ANSWER, unreachable};
 use super::keys::Keys;
-use super::messages::{KeyValue, Read, ReadAnswer, Txn, TxnAnswer};
+use super::messages::{KeyValue, Read, ReadAnswer, TxnAnswer};
 use super::view::View;
 use crate::backend::{Deadline, Patience, sleep_for};
 use crate::error::{Error, Fault, Result};
@@ -142,25 +144,27 @@ impl<'a> Session<'a> {
         mut once: impl FnMut(&Client) -> Answer<T>,
     ) -> Result<(T, bool)> {
         let client = self.client();
-        let deadline = Deadline::of(self.patience);
-        let while_busy = self.deadline_while_busy();
+        let patience = self.patience;
+        let deadline = Deadline::of(patience);
+        // Members that are there, but cannot do it, are asked for longer: sign-ins of others may keep them so busy that
+        // they lose their leader.
+        let is_patient = client.user.is_some() && patience.at_most >= Patience::SHORT.at_most;
+        let longer = patience.for_at_most(patience.at_most.max(SIGN_IN));
+        let while_busy = is_patient.then(|| Deadline::of(longer));
         let mut said: Vec<(String, Failure)> = Vec::new();
         let mut may_be_done = false;
         let mut tries = 0;
         loop {
             let first = client.endpoint().to_owned();
-            let failure = match client.signed_in(self.patience, &mut once) {
+            let failure = match client.signed_in(patience, &mut once) {
                 Ok(answer) => return Ok((answer, may_be_done)),
                 Err(Failure::Refused(refused)) => {
-                    let waits = refused.fault == Fault::NoSpace && self.patience.is_of_waiter;
+                    let waits = refused.fault == Fault::NoSpace && patience.is_of_waiter;
                     if !waits || deadline.next_sleep(SPACE_INTERVAL).is_none() {
                         let has_user = client.user.is_some();
                         return Err(refused.error(operation, &client.address, has_user));
                     }
-                    sleep_for(Patience {
-                        at_most: SPACE_INTERVAL,
-                        ..self.patience
-                    });
+                    sleep_for(patience.for_at_most(SPACE_INTERVAL));
                     continue;
                 }
                 Err(failure) => failure,
@@ -195,23 +199,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Until when to ask members that are there, but cannot do it: sign-ins of others may keep them so busy that they
-    /// lose their leader.
-    fn deadline_while_busy(self) -> Option<Deadline<'a>> {
-        let patience = self.patience;
-        let at_most = patience.at_most.max(SIGN_IN);
-        let is_patient =
-            self.client().user.is_some() && patience.at_most >= Patience::SHORT.at_most;
-        is_patient.then(|| {
-            Deadline::of(Patience {
-                at_most,
-                ..patience
-            })
-        })
-    }
-
     /// Its answer, and whether an earlier try may have been applied.
-    pub(super) fn txn(self, operation: &'static str, txn: &Txn) -> Result<(TxnAnswer, bool)> {
+    pub(super) fn txn(
+        self,
+        operation: &'static str,
+        txn: &impl Serialize,
+    ) -> Result<(TxnAnswer, bool)> {
         self.until_known(operation, |client| client.txn_once(txn, TIMEOUT))
     }
 

@@ -262,7 +262,7 @@ impl Place {
                 .min(after.saturating_add(Duration::from_millis(1))),
             _ => limit.at_most,
         };
-        let deadline = Deadline::of(Patience { at_most, ..limit });
+        let deadline = Deadline::of(limit.for_at_most(at_most));
         let watched = self.watch.as_ref().map(|watch| &watch.ranges);
         if watched != Some(&awaited) {
             self.watch = Some(self.watch(awaited));

@@ -204,13 +204,13 @@ impl Store {
                 Relation::Less => order.is_lt(),
             }
         };
-        match compare.range_end.as_str() {
-            "" => match self.keys.get(&compare.key) {
+        match compare.range.end.as_str() {
+            "" => match self.keys.get(&compare.range.start) {
                 Some(found) => is_true(found, true),
                 None => is_true(&nothing, false),
             },
-            end => {
-                let range = || self.keys.range(compare.key.clone()..end.to_owned());
+            _ => {
+                let range = || self.keys.range(compare.range.clone());
                 // An empty range compares like one key that is not there.
                 match range().next() {
                     Some(_) => range().all(|(_, found)| is_true(found, true)),
@@ -230,7 +230,7 @@ impl Store {
         };
         let is_kept = |operation: &Operation| match operation {
             Operation::Put { lease, .. } => *lease == 0 || self.leases.contains(lease),
-            Operation::Read(_) | Operation::Delete { .. } => true,
+            Operation::Read(_) | Operation::Delete(_) => true,
         };
         if !operations.iter().all(is_kept) {
             return None;
@@ -245,7 +245,7 @@ impl Store {
             let mut answer = OperationAnswer::default();
             match operation {
                 Operation::Read(read) => {
-                    let found = self.keys.range(read.key.clone()..read.range_end.clone());
+                    let found = self.keys.range(read.range.clone());
                     answer.response_range = Some(ReadAnswer {
                         kvs: found.map(|(_, found)| found.clone()).collect(),
                         ..ReadAnswer::default()
@@ -262,8 +262,7 @@ impl Store {
                     };
                     self.keys.insert(key.clone(), found);
                 }
-                Operation::Delete { key, range_end } => {
-                    let range = key.clone()..range_end.clone();
+                Operation::Delete(range) => {
                     self.keys.retain(|key, _| !range.contains(key));
                 }
             }
