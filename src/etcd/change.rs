@@ -13,15 +13,18 @@ use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Session, Shared};
 use super::view::View;
 use super::waiting::{Place, Tickets};
-use crate::backend::{Change, Deadline, Entry, Patience, Plan, QueueChange, Updated};
-use crate::decision::{Judged, Request};
+use crate::backend::{
+    Change, Contender, Deadline, Entry, Patience, Plan, QueueChange, QueuePlace, Updated, sleep_for,
+};
+use crate::decision::{Judged, Request, Until};
 use crate::error::{Error, Fault, Result};
 use crate::identity::Origin;
+use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::record::Kind;
 use crate::sys::FileId;
 use crate::sys::process::{boottime, start_ticks};
-use crate::sys::wait::{pause, random_u64};
+use crate::sys::wait::{Watch, pause, random_u64};
 
 /// How many attempts follow each other without a pause.
 const AT_ONCE: u32 = 8;
@@ -46,20 +49,7 @@ struct Attempts<'a> {
     ahead: Option<Tickets>,
 }
 
-impl<'a> Attempts<'a> {
-    fn new(shared: &'a Shared, patience: Patience<'a>, spare: Option<Granted>) -> Self {
-        Self {
-            shared,
-            waits: spare.is_some(),
-            count: 0,
-            began: boottime(),
-            deadline: Deadline::of(patience),
-            spare,
-            displaced: Vec::new(),
-            ahead: None,
-        }
-    }
-
+impl Attempts<'_> {
     /// Pauses if there have been many. Fails if there is no time for another one.
     fn begin(&mut self, store: &str) -> Result<()> {
         self.count += 1;
@@ -88,15 +78,22 @@ impl Drop for Attempts<'_> {
     }
 }
 
-impl Etcd {
-    /// Makes the change that `plan` returns, for a caller with this place or without one.
-    pub(super) fn change(
-        &self,
-        entry: Entry<'_>,
-        place: &mut Option<Place>,
-        plan: &mut Plan<'_, '_>,
-    ) -> Result<Option<Updated>> {
-        let session = self.session(entry.patience);
+/// A caller that changes a store, and its place in the queue.
+pub(super) struct EtcdContender<'a> {
+    etcd: &'a Etcd,
+    place: Option<Place>,
+}
+
+impl<'a> EtcdContender<'a> {
+    pub(super) fn new(etcd: &'a Etcd) -> Self {
+        Self { etcd, place: None }
+    }
+}
+
+impl Contender for EtcdContender<'_> {
+    fn apply(&mut self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
+        let (etcd, place) = (self.etcd, &mut self.place);
+        let session = etcd.session(entry.patience);
         if let Some(place) = place.as_mut().filter(|place| place.tickets.are_over) {
             // The process was stopped, or cut off.
             session.draw_again(place)?;
@@ -108,9 +105,18 @@ impl Etcd {
             None => View::unread(),
         };
         let spare = place.as_mut().and_then(|place| place.lease.take());
-        let mut attempts = Attempts::new(&self.shared, entry.patience, spare);
+        let mut attempts = Attempts {
+            shared: &etcd.shared,
+            count: 0,
+            began: boottime(),
+            deadline: Deadline::of(entry.patience),
+            waits: spare.is_some(),
+            spare,
+            displaced: Vec::new(),
+            ahead: None,
+        };
         loop {
-            attempts.begin(self.url())?;
+            attempts.begin(etcd.url())?;
             let own = place.as_ref().map(|place| &place.tickets);
             let own = attempts.ahead.as_ref().or(own).map(Tickets::number);
             let mut snapshot = EtcdSnapshot::new(session, view);
@@ -140,7 +146,7 @@ impl Etcd {
                         place.view = Some(view.clone());
                         place.lease = attempts.spare.take();
                     }
-                    *self.shared.seen() = Some(view);
+                    *etcd.shared.seen() = Some(view);
                     return Ok(Some(Updated::default()));
                 }
                 Change::Queue(QueueChange {
@@ -151,7 +157,7 @@ impl Etcd {
                     let mut drawn = session.draw(*request, draft)?;
                     drawn.lease = attempts.spare.take();
                     *place = Some(drawn);
-                    *self.shared.seen() = Some(view);
+                    *etcd.shared.seen() = Some(view);
                     return Ok(Some(Updated {
                         // Its ticket was written after the decision.
                         may_be_behind_others: true,
@@ -178,7 +184,7 @@ impl Etcd {
                                 .into_iter()
                                 .chain(std::mem::take(&mut attempts.displaced));
                             return Ok(Some(Updated {
-                                hold: Some(Box::new(HeldKeys::new(self, *taken))),
+                                hold: Some(Box::new(HeldKeys::new(etcd, *taken))),
                                 removed: removed.collect(),
                                 ..Updated::default()
                             }));
@@ -196,6 +202,50 @@ impl Etcd {
             }
             view = View::unread();
         }
+    }
+
+    fn place(&self) -> Option<u64> {
+        // A ticket that has ended is drawn again while a decision is being made. The snapshot knows it, and leaves
+        // out what comes later.
+        self.place.as_ref().map(|_| u64::MAX)
+    }
+
+    fn sleep(
+        &mut self,
+        until: &Until<Handle>,
+        limit: Patience<'_>,
+        _is_unchanged: &mut dyn FnMut() -> bool,
+    ) {
+        let Some(place) = &mut self.place else {
+            // Only for a dead hold: nothing but time is waited for.
+            let at_most = limit.at_most.saturating_add(Duration::from_millis(1));
+            return sleep_for(limit.for_at_most(at_most));
+        };
+        place.sleep(until, limit);
+    }
+
+    fn position_kept(&self, name: &LockName) -> Option<usize> {
+        let place = self.place.as_ref()?;
+        let session = self.etcd.session(Patience::SHORT);
+        let kept = place.kept.as_ref()?;
+        session
+            .position_of(kept, name, place.tickets.number())
+            .ok()?
+    }
+
+    fn look_again(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.view = None;
+        }
+    }
+
+    fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
+        let mut place = self.place.take();
+        if let Some(kept) = place.as_mut().and_then(|place| place.kept.as_mut()) {
+            kept.has_been_served = true;
+        }
+        let place = place.map(|place| Box::new(place) as Box<dyn QueuePlace>);
+        (place, None)
     }
 }
 

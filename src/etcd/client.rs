@@ -48,6 +48,10 @@ const RETRY_MS: u64 = 300;
 const SIGN_INS: u32 = 4;
 const SIGN_IN_PAUSE_MS: u64 = 2_000;
 
+/// Requests that need no token: a keepalive up to the versions 3.4.41, 3.5.27 and 3.6.8, the other one mostly.
+const KEEP_ALIVE: &str = "/v3/lease/keepalive";
+const STATUS: &str = "/v3/maintenance/status";
+
 pub(super) type Answer<T> = std::result::Result<T, Failure>;
 
 /// The members of a cluster. One of them is asked, until it does not answer.
@@ -157,7 +161,7 @@ impl Client {
     /// The endpoint that is asked.
     pub(super) fn endpoint(&self) -> &str {
         let endpoints = &self.address.endpoints;
-        let at = self.current.load(Ordering::Relaxed) % endpoints.len().max(1);
+        let at = self.current.load(Ordering::Relaxed);
         endpoints.get(at).map_or("", String::as_str)
     }
 
@@ -165,7 +169,7 @@ impl Client {
     pub(super) fn go_on(&self) {
         let from = self.current.load(Ordering::Relaxed);
         self.failed.store(from, Ordering::Relaxed);
-        self.go_to(from.wrapping_add(1));
+        self.go_to((from + 1) % self.address.endpoints.len().max(1));
     }
 
     /// Asks this one from now on.
@@ -180,7 +184,7 @@ impl Client {
     #[cold]
     fn go_to_the_first(&self, within: Duration) -> bool {
         let endpoints = &self.address.endpoints;
-        let failed = self.failed.load(Ordering::Relaxed) % endpoints.len().max(1);
+        let failed = self.failed.load(Ordering::Relaxed);
         let (sender, first) = mpsc::channel();
         let all = endpoints.iter().enumerate();
         for (at, endpoint) in all.filter(|(at, _)| *at != failed) {
@@ -237,7 +241,7 @@ impl Client {
         }
         if !self.has_answered.load(Ordering::Relaxed) {
             // One that is away must not be waited for. Whatever it says, it is there.
-            match self.ask::<StatusAnswer>(None, "/v3/maintenance/status", &Nothing {}, TIMEOUT) {
+            match self.ask::<StatusAnswer>(None, STATUS, &Nothing {}, TIMEOUT) {
                 Ok(_) | Err(Failure::Refused(_)) => {}
                 Err(failure) => return Err(failure),
             }
@@ -305,25 +309,13 @@ impl Client {
         body: &impl Serialize,
         timeout: Duration,
     ) -> Answer<T> {
-        if self.user.is_some() && *self.pass() == Pass::None {
+        let pass = self.pass().clone();
+        let needs_token = self.user.is_some() && ![KEEP_ALIVE, STATUS].contains(&path);
+        if needs_token && pass == Pass::None {
             return Err(Failure::SignedOut);
         }
-        self.post_anyhow(path, body, timeout)
-    }
-
-    /// Sends a request to one member, once, without a token if there is none.
-    fn post_anyhow<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-        timeout: Duration,
-    ) -> Answer<T> {
-        let pass = self.pass().clone();
-        let answer = self.ask(pass.token(), path, body, timeout);
-        match answer {
-            Err(failure) => Err(self.of_pass(&pass, failure)),
-            answer => answer,
-        }
+        self.ask(pass.token(), path, body, timeout)
+            .map_err(|failure| self.of_pass(&pass, failure))
     }
 
     /// A failure of a request that was sent with this pass: perhaps the user has to sign in.
@@ -357,12 +349,13 @@ impl Client {
         } else {
             timeout
         };
-        let mut sent = self.request(token, path, timeout, connect).send(&body[..]);
+        let send = |connect| self.request(token, path, timeout, connect).send(&body[..]);
+        let mut sent = send(connect);
         if is_one_of_many
             && sent.as_ref().is_err_and(is_about_connecting)
             && self.go_to_the_first(timeout)
         {
-            sent = self.request(token, path, timeout, timeout).send(&body[..]);
+            sent = send(timeout);
         }
         let mut answer = answer_of(sent);
         if let Err(failure) = &answer
@@ -372,7 +365,7 @@ impl Client {
                 .has_new_certificates(&self.address, &self.access)
             && is_about_certificates(failure.message())
         {
-            answer = answer_of(self.request(token, path, timeout, timeout).send(&body[..]));
+            answer = answer_of(send(timeout));
         }
         let has_answered = !answer.as_ref().is_err_and(Failure::is_unanswered);
         self.has_answered.store(has_answered, Ordering::Relaxed);
@@ -450,11 +443,9 @@ impl Client {
         });
     }
 
-    /// Also without a token: up to the versions above that is not refused.
     pub(super) fn keep_alive_once(&self, id: i64, timeout: Duration) -> Answer<LeaseAnswer> {
         let pass = self.pass().clone();
-        let answer: Streamed<LeaseAnswer> =
-            self.post_anyhow("/v3/lease/keepalive", &OfLease { id }, timeout)?;
+        let answer: Streamed<LeaseAnswer> = self.post(KEEP_ALIVE, &OfLease { id }, timeout)?;
         match (answer.result, answer.error) {
             (Some(result), None) => self.note(result.header).map(|()| result),
             (_, error) => {
@@ -473,10 +464,10 @@ impl Client {
         left.map(Duration::from_secs)
     }
 
-    /// What the member says of itself, for which it mostly needs no token.
+    /// What the member says of itself.
     pub(super) fn status(&self) -> Answer<StatusAnswer> {
         self.signed_in(Patience::SHORT, |client| {
-            client.post_anyhow("/v3/maintenance/status", &Nothing {}, TIMEOUT)
+            client.post(STATUS, &Nothing {}, TIMEOUT)
         })
     }
 

@@ -34,20 +34,11 @@ fn as_range<S: Serializer>(range: &Range<String>, serializer: S) -> Result<S::Ok
 }
 
 fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        Text(String),
-        Number(i64),
-    }
-    match Either::deserialize(deserializer)? {
-        Either::Number(number) => Ok(number),
-        // The unsigned IDs of clusters and members may not fit; they are only compared.
-        Either::Text(text) => text
-            .parse::<i64>()
-            .or_else(|_| text.parse::<u64>().map(u64::cast_signed))
-            .map_err(serde::de::Error::custom),
-    }
+    let text = <&str>::deserialize(deserializer)?;
+    // The unsigned IDs of clusters and members may not fit; they are only compared.
+    text.parse::<i64>()
+        .or_else(|_| text.parse::<u64>().map(u64::cast_signed))
+        .map_err(serde::de::Error::custom)
 }
 
 fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {

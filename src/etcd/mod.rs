@@ -32,21 +32,20 @@ mod waiting;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub use address::{EtcdAccess, is_etcd_url};
+use change::EtcdContender;
 use keys::Part;
 use snapshot::{EtcdSnapshot, is_of_waiter, until_not_compacted};
 pub(crate) use store::Etcd;
 use store::{CHANGE, DEFAULT_TTL, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
 use view::View;
-use waiting::Place;
 
 use crate::backend::{
     Ask, BackOff, Backend, ChangeWatch, Contender, Entry, JudgeOver, Limits, LockSnapshot as _,
-    Patience, Plan, QueuePlace, Updated, sleep_for,
+    Patience, Plan, Updated,
 };
-use crate::decision::{Found, Judged, Key, Moment, Ticket, Until};
+use crate::decision::{Found, Judged, Key, Moment, Ticket};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::name::LockName;
@@ -54,7 +53,6 @@ use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Mode};
 use crate::status::{KeptPlace, StoreFacts, Waiter};
-use crate::sys::wait::Watch;
 
 impl Etcd {
     fn snapshot(&self, view: View) -> EtcdSnapshot<'_> {
@@ -139,14 +137,11 @@ impl Backend for Etcd {
     }
 
     fn apply(&self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
-        self.change(entry, &mut None, plan)
+        EtcdContender::new(self).apply(entry, plan)
     }
 
     fn contender(&self, _back_off: BackOff, _mode: Mode) -> Box<dyn Contender + '_> {
-        Box::new(EtcdContender {
-            etcd: self,
-            place: None,
-        })
+        Box::new(EtcdContender::new(self))
     }
 
     fn waiters(&self, of: &LockName) -> Result<Vec<Waiter>> {
@@ -194,62 +189,6 @@ impl Backend for Etcd {
             serde_json::from_slice(request).map_err(|error| self.cannot_write(&error))?;
         let (answer, tried_before) = self.session(Patience::SHORT).txn(CHANGE, &txn)?;
         Ok(answer.succeeded || tried_before)
-    }
-}
-
-/// A caller that wants a lock.
-struct EtcdContender<'a> {
-    etcd: &'a Etcd,
-    place: Option<Place>,
-}
-
-impl Contender for EtcdContender<'_> {
-    fn apply(&mut self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>> {
-        self.etcd.change(entry, &mut self.place, plan)
-    }
-
-    fn place(&self) -> Option<u64> {
-        // A ticket that has ended is drawn again while a decision is being made. The snapshot knows it, and leaves
-        // out what comes later.
-        self.place.as_ref().map(|_| u64::MAX)
-    }
-
-    fn sleep(
-        &mut self,
-        until: &Until<Handle>,
-        limit: Patience<'_>,
-        _is_unchanged: &mut dyn FnMut() -> bool,
-    ) {
-        let Some(place) = &mut self.place else {
-            // Only for a dead hold: nothing but time is waited for.
-            let at_most = limit.at_most.saturating_add(Duration::from_millis(1));
-            return sleep_for(limit.for_at_most(at_most));
-        };
-        place.sleep(until, limit);
-    }
-
-    fn position_kept(&self, name: &LockName) -> Option<usize> {
-        let place = self.place.as_ref()?;
-        let session = self.etcd.session(Patience::SHORT);
-        let kept = place.kept.as_ref()?;
-        session
-            .position_of(kept, name, place.tickets.number())
-            .ok()?
-    }
-
-    fn look_again(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.view = None;
-        }
-    }
-
-    fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
-        let mut place = self.place.take();
-        if let Some(kept) = place.as_mut().and_then(|place| place.kept.as_mut()) {
-            kept.has_been_served = true;
-        }
-        let place = place.map(|place| Box::new(place) as Box<dyn QueuePlace>);
-        (place, None)
     }
 }
 

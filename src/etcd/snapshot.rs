@@ -69,9 +69,7 @@ impl<'a> EtcdSnapshot<'a> {
 
     fn fill(&self, gap: Range<String>, name: &LockName) -> Result<()> {
         let (keys, mut view) = (self.keys(), self.view.borrow_mut());
-        if view.is_guess() {
-            view.guess_area(keys, name, gap);
-        } else if view.asked.contains(name) {
+        if view.asked.contains(name) {
             let holds = [&gap.start, &gap.end].map(|end| Keys::in_part(Part::Hold, end));
             self.session.read_page(&mut view, gap)?;
             let [start, end] = holds;

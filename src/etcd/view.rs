@@ -85,17 +85,6 @@ impl View {
         self.source == Source::Guess
     }
 
-    /// Guesses that there is nothing around a name, nor in a part of its surroundings.
-    pub(super) fn guess_area(&mut self, keys: &Keys, name: &LockName, part: Range<String>) {
-        for read in area(keys, name, 0) {
-            self.covered.push(read.range);
-        }
-        self.covered.push(part);
-        if !self.asked.contains(name) {
-            self.asked.push(name.clone());
-        }
-    }
-
     /// What is read first says of which revision all of it is.
     pub(super) fn begin_at(&mut self, revision: i64) {
         if self.source == Source::Unread {
@@ -162,6 +151,9 @@ impl View {
 
     /// The first part of a range that is not known. `None`: everything in it is.
     pub(super) fn gap(&self, range: &Range<String>) -> Option<Range<String>> {
+        if self.is_guess() {
+            return None;
+        }
         let mut from = range.start.clone();
         while from < range.end {
             let covering = self.covered.iter().filter(|known| known.contains(&from));

@@ -46,6 +46,8 @@ pub(super) struct Tickets {
     keys: Vec<String>,
     /// When they were created; 0: they had ended before they were seen.
     created: i64,
+    /// The turn of those that follow them.
+    again: Turn,
     lease: Granted,
     /// Their lease has ended, or they have become those of a hold.
     pub(super) are_over: bool,
@@ -85,8 +87,6 @@ pub(crate) struct Place {
     pub(super) tickets: Tickets,
     /// It is kept for its owner.
     pub(super) kept: Option<Kept>,
-    /// When its first ones were created: its number.
-    first_created: i64,
     /// The lease that the hold will have.
     pub(super) lease: Option<Granted>,
     lease_seconds: i64,
@@ -114,16 +114,13 @@ impl Session<'_> {
         let asked = request.keep_ms.is_some().then(|| request.clone());
         let content = content(record, request);
         let (tickets, view) = self.put_tickets(&content, turn)?;
-        let first_created = match turn {
-            Turn::Again(number) => number,
-            Turn::Last | Turn::BeforeAll => tickets.created,
+        let kept = match (asked, tickets.again) {
+            (Some(request), Turn::Again(turn)) => self.keep_place(&request, record, turn)?,
+            _ => None,
         };
-        let kept = asked.map(|request| self.keep_place(&request, record, first_created));
-        let kept = kept.transpose()?.flatten();
         Ok(Place {
             content,
             kept,
-            first_created,
             tickets,
             lease: None,
             lease_seconds: seconds_of(record),
@@ -138,14 +135,7 @@ impl Session<'_> {
     /// Draws another ticket with the same number, for a waiter whose own has ended.
     pub(super) fn draw_again(self, place: &mut Place) -> Result<()> {
         place.tickets.are_over = true;
-        let turn = match place.first_created {
-            0 => Turn::Last,
-            number => Turn::Again(number),
-        };
-        let (tickets, view) = self.put_tickets(&place.content, turn)?;
-        if turn == Turn::Last {
-            place.first_created = tickets.created;
-        }
+        let (tickets, view) = self.put_tickets(&place.content, place.tickets.again)?;
         place.tickets = tickets;
         place.view = Some(view);
         place.watch = None;
@@ -171,6 +161,7 @@ impl Session<'_> {
             shared: Arc::clone(&self.etcd.shared),
             keys: tickets.collect(),
             created: 0,
+            again: turn,
             lease,
             are_over: false,
         };
@@ -182,16 +173,20 @@ impl Session<'_> {
         txn.success.extend(reads(keys, &names).map(Operation::Read));
         txn.ensure_possible()?;
         let (answer, _) = self.txn(DRAW, &txn)?;
-        if answer.succeeded {
+        let view = if answer.succeeded {
             tickets.created = answer.header.revision;
-            let view = View::of_answer(keys, &names, answer);
-            return Ok((tickets, view));
+            View::of_answer(keys, &names, answer)
+        } else {
+            // An earlier try was applied.
+            let first = tickets.keys.first().map_or("", String::as_str);
+            let found = self.read_key(first)?;
+            tickets.created = found.map_or(0, |found| found.create_revision);
+            View::unread()
+        };
+        if turn == Turn::Last && tickets.created != 0 {
+            tickets.again = Turn::Again(tickets.created);
         }
-        // An earlier try was applied.
-        let first = tickets.keys.first().map_or("", String::as_str);
-        let found = self.read_key(first)?;
-        tickets.created = found.map_or(0, |found| found.create_revision);
-        Ok((tickets, View::unread()))
+        Ok((tickets, view))
     }
 }
 

@@ -14,7 +14,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::EtcdAccess;
 use super::client::Granted;
-use super::commit::{Taken, Taking, number};
+use super::commit::{Taken, Taking, names_of, number};
 use super::keeping::{Keeping, request_to_resume};
 use super::keys::Keys;
 use super::messages::{
@@ -421,8 +421,8 @@ impl Setting {
         let txn = session.take_txn(&taking, lease).unwrap();
         let sent = Sent {
             txn: self.flawed(at, txn),
+            asked: names_of(&put),
             keys: put.into_iter().map(|(key, _)| key).collect(),
-            asked: view.asked.clone(),
             hold,
             lease,
             age,
