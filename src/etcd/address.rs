@@ -63,10 +63,8 @@ impl Address {
             url: without_password(url),
             reason,
         };
-        let (is_encrypted, rest) = match url.split_once("://") {
-            Some(("etcd", rest)) => (false, rest),
-            Some(("etcds", rest)) => (true, rest),
-            _ => return Err(invalid("it begins neither with etcd:// nor with etcds://")),
+        let Some((scheme @ ("etcd" | "etcds"), rest)) = url.split_once("://") else {
+            return Err(invalid("it begins neither with etcd:// nor with etcds://"));
         };
         let (hosts, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if hosts.contains('@') {
@@ -87,13 +85,12 @@ impl Address {
                 "control character, `%`, `?` or `#` in its prefix, which is used as it stands",
             ));
         }
-        let (given, no_list): (Vec<&str>, _) = if hosts.is_empty() {
-            let endpoints = access.endpoints.iter().map(String::as_str);
-            let no_list = "ETCDCTL_ENDPOINTS is no list of HOST[:PORT]";
-            (endpoints.collect(), no_list)
-        } else {
-            (hosts.split(',').collect(), "not a list of HOST[:PORT]")
-        };
+        let mut given: Vec<&str> = hosts.split(',').collect();
+        let mut no_list = "not a list of HOST[:PORT]";
+        if hosts.is_empty() {
+            given = access.endpoints.iter().map(String::as_str).collect();
+            no_list = "ETCDCTL_ENDPOINTS is no list of HOST[:PORT]";
+        }
         if given.is_empty() {
             return Err(invalid("no host: name one, or set ETCDCTL_ENDPOINTS"));
         }
@@ -104,9 +101,8 @@ impl Address {
                 endpoints.push(found);
             }
         }
-        let scheme = if is_encrypted { "etcds" } else { "etcd" };
         Ok(Self {
-            is_encrypted,
+            is_encrypted: scheme == "etcds",
             url: format!("{scheme}://{}{prefix}", endpoints.join(",")),
             endpoints,
             prefix: prefix.to_owned(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::keys::Part;
 use super::snapshot::EtcdSnapshot;
-use super::store::{Etcd, Session};
+use super::store::Session;
 use super::view::View;
 use super::waiting::Tickets;
 use crate::backend::Deadline;
@@ -30,7 +30,10 @@ impl Session<'_> {
         view: View,
         ahead: Option<&mut Tickets>,
     ) -> Result<bool> {
-        if !is_live_run(judged) {
+        let record = judged.record();
+        let is_run = record.is_some_and(|record| record.kind != Kind::Lease);
+        // Only its keeper gives it back, since its work has to be ended first.
+        if !(is_run && judged.verdict.is_live()) {
             return self.commit_remove(judged, view);
         }
         if self.break_run(judged, view, ahead)? {
@@ -62,7 +65,12 @@ impl Session<'_> {
             && record.live.broken_by.is_none()
         {
             let mut live = record.live.clone();
-            live.broken_by = Some(self.etcd.who());
+            // For whoever finds that the hold was broken.
+            let pid = Pid::of_self();
+            live.broken_by = Some(match &self.etcd.host.observer().hostname {
+                Some(host) => format!("process {pid} on {host}"),
+                None => format!("process {pid}"),
+            });
             if self.commit_renew(&judged, &live, view)? {
                 break;
             }
@@ -108,23 +116,4 @@ impl Session<'_> {
         let verdict = judged.verdict.clone();
         Ok(Some((Judged { found, verdict }, snapshot.into_view())))
     }
-}
-
-impl Etcd {
-    /// The calling process, for whoever finds that a hold was broken.
-    fn who(&self) -> String {
-        let pid = Pid::of_self();
-        match &self.host.observer().hostname {
-            Some(host) => format!("process {pid} on {host}"),
-            None => format!("process {pid}"),
-        }
-    }
-}
-
-/// A hold that only its keeper gives back, since its work has to be ended first.
-fn is_live_run(judged: &Judged<Handle>) -> bool {
-    let is_run = judged
-        .record()
-        .is_some_and(|record| record.kind != Kind::Lease);
-    is_run && judged.verdict.is_live()
 }

@@ -5,10 +5,9 @@ use std::time::Duration;
 use chrono::{SubsecRound as _, Utc};
 
 use super::client::Granted;
-use super::commit::{Committed, Taking, expiry, seconds_of};
+use super::commit::{Committed, Taking, expiry, request_of, seconds_of};
 use super::failure::has_fault;
 use super::held::HeldKeys;
-use super::keeping::request_of;
 use super::snapshot::EtcdSnapshot;
 use super::store::{Etcd, Session, Shared};
 use super::view::View;
@@ -122,7 +121,12 @@ impl Contender for EtcdContender<'_> {
             let mut snapshot = EtcdSnapshot::new(session, view);
             snapshot.place = own;
             let planned = plan(&snapshot);
-            view = view_after(snapshot, &planned);
+            // Perhaps for what is dead: all that is dead is noted.
+            if let Ok(Change::Nothing | Change::Queue(_)) = planned {
+                // What cannot be read now is read with the next decision.
+                let _ = snapshot.find_dead();
+            }
+            view = snapshot.into_view();
             if let Some(place) = place
                 && place.is_missing_in(&view)
             {
@@ -240,12 +244,13 @@ impl Contender for EtcdContender<'_> {
     }
 
     fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
-        let mut place = self.place.take();
-        if let Some(kept) = place.as_mut().and_then(|place| place.kept.as_mut()) {
+        let Some(mut place) = self.place.take() else {
+            return (None, None);
+        };
+        if let Some(kept) = &mut place.kept {
             kept.has_been_served = true;
         }
-        let place = place.map(|place| Box::new(place) as Box<dyn QueuePlace>);
-        (place, None)
+        (Some(Box::new(place)), None)
     }
 }
 
@@ -287,15 +292,6 @@ impl Session<'_> {
         }
         Ok(committed)
     }
-}
-
-/// The view of a decision. If that was to wait, perhaps for what is dead, with all that is dead.
-fn view_after(snapshot: EtcdSnapshot<'_>, planned: &Result<Change<'_>>) -> View {
-    if let Ok(Change::Nothing | Change::Queue(_)) = planned {
-        // What cannot be read now is read with the next decision.
-        let _ = snapshot.find_dead();
-    }
-    snapshot.into_view()
 }
 
 /// Asks for locks in place of live holds, ahead of all waiters. Waiters treat the holds that are to be replaced as

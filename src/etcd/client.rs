@@ -92,6 +92,12 @@ impl Granted {
         seconds.saturating_mul(1000)
     }
 
+    /// When a hold with this lease is lost, and when its work must be over.
+    pub(super) fn deadlines_ms(&self) -> (u64, u64) {
+        let ttl = self.ttl_ms();
+        (self.since_ms + ttl / 10 * 6, self.since_ms + ttl / 10 * 9)
+    }
+
     /// Keeps it alive if that is due, as [`Self::keep`].
     pub(super) fn keep_in_time(&mut self, client: &Client) -> Option<bool> {
         if boottime_milliseconds() < self.due_ms {

@@ -13,7 +13,7 @@ use super::messages::{Compare, Operation, Txn};
 use super::snapshot::is_number;
 use super::store::{CHANGE, DEFAULT_TTL, Etcd, Session};
 use super::view::{View, reads, shows_hold};
-use crate::decision::{Judged, Key};
+use crate::decision::{Asker, Judged, Key, Request, Revision, Want};
 use crate::error::{Error, Fault, Result};
 use crate::format;
 use crate::name::LockName;
@@ -406,6 +406,42 @@ pub(super) fn expiry(ttl: i64) -> Option<DateTime<Utc>> {
     let now = Utc::now().trunc_subsecs(6);
     let at = now.checked_add_signed(TimeDelta::try_seconds(ttl)?)?;
     Some(at).filter(|at| crate::record::has_four_digits(*at))
+}
+
+/// Asks for a hold again that is as it was, but for its life keys.
+pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
+    let own = Revision {
+        hold: record.hold,
+        ..Revision::NONE
+    };
+    request_of(record, keys.iter(), vec![own])
+}
+
+/// Asks for what a record is of in place of some holds, without regard to waiters.
+pub(super) fn request_of<'a>(
+    record: &Record,
+    keys: impl Iterator<Item = &'a Key>,
+    replace: Vec<Revision>,
+) -> Request {
+    let want = |key: &Key| Want {
+        name: key.name.clone(),
+        mode: record.mode,
+    };
+    Request {
+        wants: keys.map(want).collect(),
+        owner: record.owner.clone(),
+        inside: Vec::new(),
+        asker: Asker::Caller,
+        max_age_ms: u64::MAX,
+        take_zombies: false,
+        replace,
+        skip_queue: true,
+        keep_ms: None,
+        waits_beside: None,
+        ticket: None,
+        observer: None,
+        over: Vec::new(),
+    }
 }
 
 impl Txn {

@@ -99,18 +99,17 @@ fn versions(answered: &[(&str, StatusAnswer)]) -> Vec<Finding> {
         .collect();
     versions.sort_unstable();
     versions.dedup();
-    let faults = versions.iter().copied();
-    let faults = faults.filter_map(|version| Some((version, fault_of_version(version)?)));
-    let faults: Vec<_> = faults.collect();
+    let finding = |version: &&str| {
+        let advice = "update to 3.4.42, 3.5.28 or 3.6.9, or a later one of these series; \
+                      until then for trials only, see onehold-etcd(7)";
+        let fault = fault_of_version(version)?;
+        Some(Finding::failed(CHECK, format!("{version}: {fault}")).advice(advice))
+    };
+    let faults: Vec<Finding> = versions.iter().filter_map(finding).collect();
     if faults.is_empty() {
         return vec![Finding::ok(CHECK, versions.join(", "))];
     }
-    let finding = |(version, fault)| {
-        let advice = "update to 3.4.42, 3.5.28 or 3.6.9, or a later one of these series; \
-                      until then for trials only, see onehold-etcd(7)";
-        Finding::failed(CHECK, format!("{version}: {fault}")).advice(advice)
-    };
-    faults.into_iter().map(finding).collect()
+    faults
 }
 
 /// Why a version is not suitable for locks. onehold-etcd(7) names the issues. `None`: it is, or it is not known.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::client::{Client, Granted, TIMEOUT};
-use super::commit::{Committed, Taken, Taking, life_value};
+use super::commit::{Committed, Taken, Taking, life_value, request_to_resume};
 use super::failure::{Failure, cause_of};
 use super::keys::only;
 use super::messages::{Compare, LeaseAnswer, Txn, TxnAnswer, Watch};
@@ -22,7 +22,7 @@ use super::snapshot::EtcdSnapshot;
 use super::store::Etcd;
 use super::view::{View, content};
 use crate::backend::Patience;
-use crate::decision::{Asker, Decision, Key, Request, Revision, Want, decide};
+use crate::decision::{Decision, Key, decide};
 use crate::error::Result;
 use crate::record::{Content, Kind, Record};
 use crate::sys::locked;
@@ -189,7 +189,7 @@ impl Keeping {
     }
 
     pub(super) fn deadlines_ms(&self) -> (u64, u64) {
-        deadlines_ms(self.state().lease)
+        self.state().lease.deadlines_ms()
     }
 
     /// Tells the wrapper until when the command may run, and what gives the hold back if this process is
@@ -198,8 +198,8 @@ impl Keeping {
         if !crate::sys::keeper::is_keeper() {
             return;
         }
-        let (_, kill_at) = self.deadlines_ms();
         let state = self.state();
+        let (_, kill_at) = state.lease.deadlines_ms();
         let release = serde_json::to_vec(&self.release_txn(&state)).unwrap_or_default();
         crate::sys::keeper::tell_wrapper(kill_at, &release);
     }
@@ -275,10 +275,19 @@ impl Keeping {
 
     /// Watches for a break, so that it is noticed at once and not at the next beat.
     fn watch(self: &Arc<Self>, facts: &mut WatchFacts) {
-        let (since, number) = {
+        let began = boottime_milliseconds();
+        *facts = WatchFacts {
+            number: facts.number + 1,
+            endpoint: self.client().endpoint().to_owned(),
+            began,
+            until: began + WATCHED_MS,
+            has_ended: false,
+        };
+        let number = facts.number;
+        let since = {
             let mut state = self.state();
-            state.watch = facts.begin(self.client().endpoint());
-            (state.modified, state.watch)
+            state.watch = number;
+            state.modified
         };
         let watches = self.hold_and_life().flat_map(|[hold, life]| {
             let of_life = Watch::deletions(only(&life));
@@ -326,33 +335,29 @@ impl Keeping {
             kept = Some(answer);
             client.txn_once(&check, timeout)
         });
-        let (term, is_checked) = match &answer {
-            Ok(answer) => (answer.header.raft_term, true),
-            Err(Failure::SignedOut) => (self.term_while_signed_out(kept.as_ref(), timeout), false),
+        let is_kept = kept.as_ref().is_some_and(|kept| kept.ttl > 0);
+        let is_checked = answer.is_ok();
+        let term = match answer {
+            Ok(answer) if answer.succeeded && is_kept => answer.header.raft_term,
+            Ok(answer) => return self.examine(&answer, is_kept),
+            Err(Failure::SignedOut) => self.term_while_signed_out(kept.as_ref(), timeout),
             Err(failure) => {
                 client.go_on();
                 self.note_trouble(endpoint, failure.message().to_owned());
                 return Beat::Unanswered;
             }
         };
-        let is_kept = kept.as_ref().is_some_and(|kept| kept.ttl > 0);
-        if let Ok(answer) = &answer
-            && !(answer.succeeded && is_kept)
-        {
-            return self.examine(answer, is_kept);
-        }
         // Before 3.4.31 a member that was the leader answers a keepalive without asking the others.
         let is_one_term = kept.is_some_and(|kept| kept.header.raft_term == term);
         let is_confirmed = is_kept && is_one_term && endpoint == client.endpoint();
-        let mut state = self.state();
         if is_confirmed {
+            let mut state = self.state();
             state.lease.since_ms = sent;
             state.troubles.clear();
+            if is_checked {
+                state.checked_ms = sent;
+            }
         }
-        if is_checked && is_confirmed {
-            state.checked_ms = sent;
-        }
-        drop(state);
         match (is_checked, is_confirmed) {
             (true, true) => Beat::Confirmed,
             (true, false) => Beat::Unknown,
@@ -456,7 +461,7 @@ impl Keeping {
             // At once again: as it is now it is confirmed.
             return Beat::Unknown;
         }
-        let (lost_at, _) = deadlines_ms(state.lease);
+        let (lost_at, _) = state.lease.deadlines_ms();
         let is_in_time = state.is_work_over || boottime_milliseconds() < lost_at;
         if state.is_broken || !is_in_time {
             state.loss = Some("its lease has ended".to_owned());
@@ -478,7 +483,7 @@ impl Keeping {
         if let Some(loss) = &state.loss {
             return Some(loss.clone());
         }
-        let is_in_time = boottime_milliseconds() < deadlines_ms(state.lease).0;
+        let is_in_time = boottime_milliseconds() < state.lease.deadlines_ms().0;
         let all = state.troubles.iter();
         let all: Vec<String> = all.map(|(of, said)| format!("{of}: {said}")).collect();
         match all.as_slice() {
@@ -582,19 +587,6 @@ struct WatchFacts {
 }
 
 impl WatchFacts {
-    /// Another one begins, and has this number.
-    fn begin(&mut self, endpoint: &str) -> u64 {
-        let began = boottime_milliseconds();
-        *self = Self {
-            number: self.number + 1,
-            endpoint: endpoint.to_owned(),
-            began,
-            until: began + WATCHED_MS,
-            has_ended: false,
-        };
-        self.number
-    }
-
     /// Whether another one is needed beside requests that this member answers.
     fn is_over_at(&self, endpoint: &str) -> bool {
         self.has_ended || self.endpoint != endpoint
@@ -613,46 +605,4 @@ fn start_once(has_started: &mut bool, start: impl FnOnce() -> io::Result<()>) ->
         *has_started = true;
     }
     Ok(())
-}
-
-/// When a hold is lost, and when its work must be over.
-fn deadlines_ms(lease: Granted) -> (u64, u64) {
-    let (confirmed, ttl) = (lease.since_ms, lease.ttl_ms());
-    (confirmed + ttl / 10 * 6, confirmed + ttl / 10 * 9)
-}
-
-/// Asks for a hold again that is as it was, but for its life keys.
-pub(super) fn request_to_resume(record: &Record, keys: &[Key]) -> Request {
-    let own = Revision {
-        hold: record.hold,
-        ..Revision::NONE
-    };
-    request_of(record, keys.iter(), vec![own])
-}
-
-/// Asks for what a record is of in place of some holds, without regard to waiters.
-pub(super) fn request_of<'a>(
-    record: &Record,
-    keys: impl Iterator<Item = &'a Key>,
-    replace: Vec<Revision>,
-) -> Request {
-    let want = |key: &Key| Want {
-        name: key.name.clone(),
-        mode: record.mode,
-    };
-    Request {
-        wants: keys.map(want).collect(),
-        owner: record.owner.clone(),
-        inside: Vec::new(),
-        asker: Asker::Caller,
-        max_age_ms: u64::MAX,
-        take_zombies: false,
-        replace,
-        skip_queue: true,
-        keep_ms: None,
-        waits_beside: None,
-        ticket: None,
-        observer: None,
-        over: Vec::new(),
-    }
 }

@@ -47,12 +47,6 @@ pub(super) struct Kept {
     pub(super) has_been_served: bool,
 }
 
-impl Kept {
-    pub(super) fn keep(&mut self) {
-        let _ = self.lease.keep_in_time(&self.shared.client);
-    }
-}
-
 impl Drop for Kept {
     fn drop(&mut self) {
         if self.has_been_served {

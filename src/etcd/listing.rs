@@ -87,14 +87,26 @@ impl Etcd {
         Ok(view)
     }
 
+    /// Every hold of the store. Returns the view that shows them.
+    fn read_holds(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<View> {
+        let view = until_not_compacted(|| self.read_all())?;
+        let (keys, now) = (&self.shared.keys, crate::observer::now());
+        self.note_dead(&view, &keys.all(Part::Hold), now);
+        for key in view.holds(keys, Part::BOTH.map(|part| keys.all(part))) {
+            if let Some(found) = self.found(&view, key, now) {
+                each(now, found);
+            }
+        }
+        Ok(view)
+    }
+
     /// Every lock of the store, not judged yet. Returns what is not a lock.
     pub(super) fn read_locks(
         &self,
         each: &mut dyn FnMut(Moment, Found<Handle>),
     ) -> Result<Vec<Error>> {
-        let view = until_not_compacted(|| self.read_all())?;
+        let view = self.read_holds(each)?;
         let keys = &self.shared.keys;
-        let now = crate::observer::now();
         let is_no_hold = |part: Part| {
             let all = view.range(&keys.all(part)).map(|(key, _)| key);
             all.filter(move |key| keys.hold_of(part, key).is_none())
@@ -106,12 +118,6 @@ impl Etcd {
             self.error("read a key of", reason)
         };
         let errors = no_locks.map(error).collect();
-        self.note_dead(&view, &keys.all(Part::Hold), now);
-        for key in view.holds(keys, Part::BOTH.map(|part| keys.all(part))) {
-            if let Some(found) = self.found(&view, key, now) {
-                each(now, found);
-            }
-        }
         *self.shared.seen() = Some(view);
         Ok(errors)
     }
@@ -122,18 +128,13 @@ impl Etcd {
         &self,
         judge_over: &mut JudgeOver<'_>,
     ) -> Result<Vec<Judged<Handle>>> {
-        let view = until_not_compacted(|| self.read_all())?;
-        let (keys, now) = (&self.shared.keys, crate::observer::now());
-        let session = self.session(Patience::SHORT);
-        let holds = view.holds(keys, Part::BOTH.map(|part| keys.all(part)));
-        let found = holds
-            .into_iter()
-            .filter_map(|key| self.found(&view, key, now));
-        let is_dead = |found: &Found<Handle>| matches!(found.facts.life, Some(Life::Gone { .. }));
-        let over = found
-            .filter(is_dead)
-            .filter_map(|found| judge_over(now, found));
-        let over: Vec<Judged<Handle>> = over.collect();
+        let mut over: Vec<Judged<Handle>> = Vec::new();
+        let view = self.read_holds(&mut |now, found| {
+            if matches!(found.facts.life, Some(Life::Gone { .. })) {
+                over.extend(judge_over(now, found));
+            }
+        })?;
+        let (keys, session) = (&self.shared.keys, self.session(Patience::SHORT));
         let mut removed = Vec::new();
         for some in over.chunks(AT_ONCE) {
             let mut txn = Txn::default();

@@ -38,14 +38,12 @@ impl User {
         let Some(name) = access.user.clone() else {
             return Ok(None);
         };
-        let file = access.password_file.clone();
-        let file = file.filter(|_| access.password.is_none());
-        let password = match &file {
-            Some(file) => {
+        let (password, file) = match (&access.password, &access.password_file) {
+            (None, Some(file)) => {
                 let read = std::fs::read_to_string(file).context(Operation::Read, file)?;
-                first_line(&read)
+                (first_line(&read), Some(file.clone()))
             }
-            None => access.password.clone().unwrap_or_default(),
+            (password, _) => (password.clone().unwrap_or_default(), None),
         };
         Ok(Some(Self {
             name,

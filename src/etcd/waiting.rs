@@ -395,10 +395,10 @@ impl Place {
             // The watch is of the same member.
             self.forget();
         }
-        if let Some(kept) = &mut self.kept {
-            kept.keep();
-        }
         let client = &self.tickets.shared.client;
+        if let Some(kept) = &mut self.kept {
+            let _ = kept.lease.keep_in_time(client);
+        }
         let lease = self.lease.as_mut();
         if lease.is_none_or(|lease| lease.keep_in_time(client) == Some(false)) {
             self.lease = client.grant_once(self.lease_seconds).ok();

@@ -14,8 +14,8 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::EtcdAccess;
 use super::client::Granted;
-use super::commit::{Taken, Taking, names_of, number};
-use super::keeping::{Keeping, request_to_resume};
+use super::commit::{Taken, Taking, names_of, number, request_to_resume};
+use super::keeping::Keeping;
 use super::keys::Keys;
 use super::messages::{
     Compare, Header, KeyValue, Operation, OperationAnswer, ReadAnswer, Relation, Target, Txn,
