@@ -373,8 +373,8 @@ fn last_number(view: &View, key: &str) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     let number: u64 = text.parse().ok().filter(|_| is_number(value))?;
     // A number of a later century would leave none to give.
-    let century = u64::try_from(TimeDelta::days(36_525).num_microseconds().unwrap_or(0)).ok()?;
-    (number < now_us().saturating_add(century)).then_some(number)
+    const CENTURY_US: u64 = 36_525 * 24 * 60 * 60 * 1_000_000;
+    (number < now_us().saturating_add(CENTURY_US)).then_some(number)
 }
 
 fn now_us() -> u64 {

@@ -1,5 +1,7 @@
 //! Why a request has no good answer, and what may help.
 
+use std::collections::BTreeMap;
+
 use super::address::Address;
 use super::messages::Refusal;
 use crate::error::{Error, Fault, begun_small};
@@ -207,9 +209,9 @@ impl Refused {
 pub(super) fn unreachable(
     operation: &'static str,
     address: &Address,
-    said: &[(String, Failure)],
+    said: &BTreeMap<String, Failure>,
 ) -> Error {
-    let any = |is: fn(&str) -> bool| said.iter().any(|(_, failure)| is(failure.message()));
+    let any = |is: fn(&str) -> bool| said.values().any(|failure| is(failure.message()));
     // A member that does not trust a client closes the connection, mostly before it has said why. One that
     // expects the other scheme closes it as well.
     let is_closed = |message: &str| {

@@ -9,6 +9,7 @@
 //! A life key is known by its lease, which no other one has. Its revisions would do only in one history: after a
 //! restore from a backup the life key of another hold can have the same ones.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -88,7 +89,7 @@ pub(super) struct State {
     /// The user was refused.
     is_refused: bool,
     /// What has kept the lease from being renewed since it was last: of each member, and of this process.
-    troubles: Vec<(String, String)>,
+    troubles: BTreeMap<String, String>,
     /// What has become of the lock.
     pub(super) loss: Option<String>,
     /// A watch has seen something, or the user has signed in.
@@ -129,7 +130,7 @@ impl Keeping {
                 is_work_over: false,
                 signs_in: false,
                 is_refused: false,
-                troubles: Vec::new(),
+                troubles: BTreeMap::new(),
                 loss: None,
                 is_told: false,
                 watch: 0,
@@ -158,9 +159,11 @@ impl Keeping {
             let keeping = Arc::clone(self);
             crate::sys::start_thread("keeper", 256 * 1024, move || keeping.go_on())
         });
-        drop(state);
         if let Err(error) = guard.and(thread) {
-            self.note_trouble("cannot start a thread".to_owned(), cause_of(&error));
+            let cause = cause_of(&error);
+            state
+                .troubles
+                .insert("cannot start a thread".to_owned(), cause);
         }
     }
 
@@ -215,8 +218,9 @@ impl Keeping {
         let mut unanswered = 0;
         loop {
             let now = boottime_milliseconds();
-            let is_over = is_confirmed && watch.is_over_at(self.client().endpoint());
-            if is_over || now >= watch.until {
+            // Another watch is needed beside requests that this member answers.
+            let is_over = watch.has_ended || watch.endpoint != self.client().endpoint();
+            if (is_confirmed && is_over) || now >= watch.until {
                 self.watch(&mut watch);
             }
             // The boot-time clock of a virtual machine stands still while it is paused. Its wall clock is set
@@ -242,7 +246,8 @@ impl Keeping {
             if has_ended && !std::mem::replace(&mut watch.has_ended, true) {
                 // First it is to be known which member answers.
                 is_confirmed = false;
-                due = due.min(watch.look_at(now));
+                let soon = now + random_below(LOOK_SOON_MS);
+                due = due.min(soon.max(watch.began + WATCHED_AT_LEAST_MS));
             }
             if !is_told && now < due {
                 continue;
@@ -343,7 +348,8 @@ impl Keeping {
             Err(Failure::SignedOut) => self.term_while_signed_out(kept.as_ref(), timeout),
             Err(failure) => {
                 client.go_on();
-                self.note_trouble(endpoint, failure.message().to_owned());
+                let said = failure.message().to_owned();
+                self.state().troubles.insert(endpoint, said);
                 return Beat::Unanswered;
             }
         };
@@ -400,9 +406,6 @@ impl Keeping {
             let _ = pause(Duration::from_millis(later));
             let member = keeping.client().endpoint().to_owned();
             let signed_in = keeping.client().sign_in(Patience::SHORT);
-            if let Err(failure) = &signed_in {
-                keeping.note_trouble(member, failure.message().to_owned());
-            }
             let is_refused = matches!(signed_in, Err(Failure::Refused(_)));
             if signed_in.is_err() && !is_refused {
                 keeping.client().go_on();
@@ -411,6 +414,10 @@ impl Keeping {
             state.is_refused = is_refused;
             state.signs_in = false;
             state.is_told |= signed_in.is_ok();
+            if let Err(failure) = signed_in {
+                let said = failure.message().to_owned();
+                state.troubles.insert(member, said);
+            }
             keeping.wake.notify_all();
         };
         if crate::sys::start_thread("sign-in", 256 * 1024, sign_in).is_err() {
@@ -469,12 +476,6 @@ impl Keeping {
         }
         drop(state);
         self.resume().unwrap_or(Beat::Unknown)
-    }
-
-    fn note_trouble(&self, of: String, message: String) {
-        let troubles = &mut self.state().troubles;
-        troubles.retain(|(other, _)| *other != of);
-        troubles.push((of, message));
     }
 
     /// Why it was lost, as far as is known.
@@ -584,19 +585,6 @@ struct WatchFacts {
     began: u64,
     until: u64,
     has_ended: bool,
-}
-
-impl WatchFacts {
-    /// Whether another one is needed beside requests that this member answers.
-    fn is_over_at(&self, endpoint: &str) -> bool {
-        self.has_ended || self.endpoint != endpoint
-    }
-
-    /// It has ended. When to look at the hold, and to begin another one.
-    fn look_at(&self, now: u64) -> u64 {
-        let soon = now + random_below(LOOK_SOON_MS);
-        soon.max(self.began + WATCHED_AT_LEAST_MS)
-    }
 }
 
 fn start_once(has_started: &mut bool, start: impl FnOnce() -> io::Result<()>) -> io::Result<()> {

@@ -5,15 +5,13 @@
 //! asked for. A later waiter with the same owner and request draws its tickets with that number. When the owner takes
 //! the lock, its keys are deleted.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use super::client::Granted;
 use super::keys::{Keys, Part, Turn};
 use super::messages::{KeyValue, Read, Txn};
 use super::snapshot::is_of_waiter;
-use super::store::{Session, Shared};
+use super::store::Session;
 use crate::decision::{Observer, Request, Want};
 use crate::error::Result;
 use crate::name::LockName;
@@ -37,25 +35,13 @@ struct Content {
     waiter: TicketContent,
 }
 
-/// A place that is kept while its waiter exists and for some time after. It stays kept when this is dropped.
+/// A place that is kept while its waiter exists and for some time after.
 #[derive(Debug)]
 pub(super) struct Kept {
-    shared: Arc<Shared>,
     key: String,
     pub(super) lease: Granted,
     /// Its waiter has the lock.
     pub(super) has_been_served: bool,
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if self.has_been_served {
-            self.shared.client.revoke(self.lease.id);
-        } else {
-            // Its time starts now.
-            let _ = self.lease.keep(&self.shared.client);
-        }
-    }
 }
 
 /// The lock in whose queue a place is kept for a request, and its key, in whatever order its locks were named.
@@ -161,7 +147,6 @@ impl Session<'_> {
         txn.put(&key, &written, lease.id);
         self.txn("keep a place in", &txn)?;
         Ok(Some(Kept {
-            shared: Arc::clone(&self.etcd.shared),
             key,
             lease,
             has_been_served: false,

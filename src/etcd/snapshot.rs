@@ -201,13 +201,12 @@ impl Snapshot<Handle> for EtcdSnapshot<'_> {
         name: &LockName,
         visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let [holds, lives] = Part::BOTH.map(|part| self.keys().below(part, name));
+        let ranges = Part::BOTH.map(|part| self.keys().below(part, name));
+        let [holds, _] = &ranges;
         let mut from = holds.start.clone();
-        loop {
+        while from < holds.end {
             // Up to where both are known; then on to the next page.
-            let gaps = [&holds, &lives]
-                .into_iter()
-                .filter_map(|range| self.gap(range));
+            let gaps = ranges.iter().filter_map(|range| self.gap(range));
             let until = gaps.map(|gap| Keys::in_part(Part::Hold, &gap.start)).min();
             let until = until.unwrap_or_else(|| holds.end.clone());
             let known =
@@ -221,16 +220,14 @@ impl Snapshot<Handle> for EtcdSnapshot<'_> {
                     return Ok(());
                 }
             }
-            if until >= holds.end {
-                return Ok(());
-            }
             from = until;
-            for range in [&holds, &lives] {
+            for range in &ranges {
                 if let Some(gap) = self.gap(range) {
                     self.fill(gap, name)?;
                 }
             }
         }
+        Ok(())
     }
 
     fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>> {

@@ -1,6 +1,6 @@
 //! A store on etcd: how it is reached, and what this process knows of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ impl<'a> Session<'a> {
         let is_patient = client.user.is_some() && patience.at_most >= Patience::SHORT.at_most;
         let longer = patience.for_at_most(patience.at_most.max(SIGN_IN));
         let while_busy = is_patient.then(|| Deadline::of(longer));
-        let mut said: Vec<(String, Failure)> = Vec::new();
+        let mut said: BTreeMap<String, Failure> = BTreeMap::new();
         let mut may_be_done = false;
         let mut tries = 0;
         loop {
@@ -170,20 +170,16 @@ impl<'a> Session<'a> {
                 Err(failure) => failure,
             };
             may_be_done |= failure.is_busy() || failure.is_unanswered();
-            let endpoint = client.endpoint().to_owned();
-            said.retain(|(other, _)| *other != endpoint && *other != first);
-            if first != endpoint {
-                // It took no connection, and another one was asked in its place.
-                said.push((first, Failure::Unanswered(NO_ANSWER.to_owned())));
-            }
-            said.push((endpoint, failure));
+            // If it is not the one that has failed, it took no connection, and that one was asked in its place.
+            said.insert(first, Failure::Unanswered(NO_ANSWER.to_owned()));
+            said.insert(client.endpoint().to_owned(), failure);
             client.go_on();
             tries += 1;
             if tries % client.address.endpoints.len() != 0 {
                 continue;
             }
-            let is_hopeless = said.iter().all(|(_, failure)| failure.is_final());
-            let is_busy = said.iter().any(|(_, said)| said.is_busy());
+            let is_hopeless = said.values().all(Failure::is_final);
+            let is_busy = said.values().any(Failure::is_busy);
             let left = match &while_busy {
                 // Not all of their callers at once.
                 Some(deadline) if is_busy => {

@@ -207,10 +207,9 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
-    parse_pem(pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect()
+    let certificate = |item| match item {
+        PemItem::Certificate(certificate) => Some(certificate),
+        _ => None,
+    };
+    parse_pem(pem).flatten().filter_map(certificate).collect()
 }

@@ -411,8 +411,15 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            self.shared().client.revoke(lease.id);
+        let client = &self.tickets.shared.client;
+        match &mut self.kept {
+            Some(kept) if kept.has_been_served => client.revoke(kept.lease.id),
+            // Its time starts now.
+            Some(kept) => _ = kept.lease.keep(client),
+            None => {}
+        }
+        if let Some(lease) = self.lease {
+            client.revoke(lease.id);
         }
     }
 }
