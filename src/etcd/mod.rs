@@ -36,6 +36,7 @@ use std::sync::Arc;
 pub use address::{EtcdAccess, is_etcd_url};
 use change::EtcdContender;
 use keys::Part;
+use messages::Txn;
 use snapshot::{EtcdSnapshot, is_of_waiter, until_not_compacted};
 pub(crate) use store::Etcd;
 use store::{CHANGE, DEFAULT_TTL, LEAST_TTL, LEAST_TTL_OF_RUN, MAX_SEGMENTS};
@@ -45,7 +46,7 @@ use crate::backend::{
     Ask, BackOff, Backend, ChangeWatch, Contender, Entry, JudgeOver, Limits, LockSnapshot as _,
     Patience, Plan, Updated,
 };
-use crate::decision::{Found, Judged, Key, Moment, Ticket};
+use crate::decision::{Found, Judged, Key, Life, Moment, Snapshot as _, Ticket};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::name::LockName;
@@ -53,6 +54,9 @@ use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Mode};
 use crate::status::{KeptPlace, StoreFacts, Waiter};
+
+/// How many records `remove_many` removes with one transaction: each needs two of its 128 comparisons.
+const AT_ONCE: usize = 40;
 
 impl Etcd {
     fn snapshot(&self, view: View) -> EtcdSnapshot<'_> {
@@ -158,11 +162,44 @@ impl Backend for Etcd {
     }
 
     fn list(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>> {
-        self.read_locks(each)
+        let view = self.read_holds(each)?;
+        let keys = &self.shared.keys;
+        let is_no_hold = |part: Part| {
+            let all = view.range(&keys.all(part)).map(|(key, _)| key);
+            all.filter(move |key| keys.hold_of(part, key).is_none())
+        };
+        let no_locks = Part::BOTH.into_iter().flat_map(is_no_hold);
+        let no_locks = view.no_text.iter().chain(no_locks);
+        let error = |key: &String| {
+            let reason = format!("`{key}` is not the name of a lock");
+            self.error("read a key of", reason)
+        };
+        let errors = no_locks.map(error).collect();
+        *self.shared.seen() = Some(view);
+        Ok(errors)
     }
 
+    /// Many records without a life key in one transaction. One that has changed keeps the others of it.
     fn remove_many(&self, judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged<Handle>>> {
-        self.remove_dead(judge_over)
+        let mut over: Vec<Judged<Handle>> = Vec::new();
+        let view = self.read_holds(&mut |now, found| {
+            if matches!(found.facts.life, Some(Life::Gone { .. })) {
+                over.extend(judge_over(now, found));
+            }
+        })?;
+        let (keys, session) = (&self.shared.keys, self.session(Patience::SHORT));
+        let mut removed = Vec::new();
+        for some in over.chunks(AT_ONCE) {
+            let mut txn = Txn::default();
+            for judged in some {
+                let [hold, life] = keys.of_hold(&judged.found.key);
+                txn.delete_dead(&hold, &life, view.modified(&hold));
+            }
+            if session.txn(CHANGE, &txn)?.0.succeeded {
+                removed.extend_from_slice(some);
+            }
+        }
+        Ok(removed)
     }
 
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {
@@ -181,7 +218,21 @@ impl Backend for Etcd {
     }
 
     fn facts(&self, key: &Key) -> Result<Option<StoreFacts>> {
-        self.facts_of(key).map(Some)
+        let client = &self.shared.client;
+        let snapshot = self.snapshot(View::unread());
+        let _ = snapshot.exclusive(&key.name)?;
+        let _ = snapshot.shared(&key.name)?;
+        let view = snapshot.into_view();
+        let life = view.get(&self.shared.keys.of(Part::Life, key));
+        let lease = life.map(|life| life.lease).filter(|lease| *lease != 0);
+        let lease_left = lease.and_then(|lease| client.time_to_live(lease));
+        Ok(Some(StoreFacts {
+            member: client.endpoint().to_owned(),
+            version: client.status().ok().map(|status| status.version),
+            revision: view.revision,
+            modified: view.modified(&self.shared.keys.of(Part::Hold, key)),
+            lease_left,
+        }))
     }
 
     fn give_back(&self, request: &[u8]) -> Result<bool> {
