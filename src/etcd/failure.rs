@@ -70,14 +70,16 @@ impl Failure {
                 _ => Self::Unknown(said),
             };
         }
-        if status >= 500 {
-            return Self::Unknown(without_origin(&refusal.message).to_owned());
+        match Self::of_refusal(refusal) {
+            Self::Refused(refused) if status >= 500 => Self::Unknown(refused.message),
+            failure => failure,
         }
-        Self::of_refusal(refusal)
     }
 
     /// Of an answer that says no.
-    pub(super) fn of_refusal(refusal: Refusal) -> Self {
+    pub(super) fn of_refusal(mut refusal: Refusal) -> Self {
+        let message = refusal.message.trim_start_matches("etcdserver: ");
+        refusal.message = message.to_owned();
         let is_unknown = matches!(
             refusal.code,
             0 | CANCELED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE
@@ -85,7 +87,7 @@ impl Failure {
             // Later it may not be too busy.
             || refusal.message.contains("too many requests");
         if is_unknown {
-            return Self::Unknown(without_origin(&refusal.message).to_owned());
+            return Self::Unknown(refusal.message);
         }
         Self::Refused(Refused::new(refusal))
     }
@@ -124,7 +126,7 @@ impl Failure {
             }
             Self::Silent => NO_ANSWER,
             Self::SignedOut => "the user has been signed out",
-            Self::Refused(refused) => without_origin(&refused.message),
+            Self::Refused(refused) => &refused.message,
         }
     }
 
@@ -181,12 +183,11 @@ impl Refused {
         address: &Address,
         has_user: bool,
     ) -> Error {
-        let message = without_origin(&self.message);
         let grant = format!(
             "to grant it to a role of the user, run `etcdctl role grant-permission ROLE --prefix=true readwrite {}//`",
             address.prefix
         );
-        let is = |text: &str| message.contains(text);
+        let is = |text: &str| self.message.contains(text);
         let remedy = match self.fault {
             _ if is("user name is empty") && has_user => NO_COMMON_NAME,
             _ if is("user name is empty") => "set ETCDCTL_USER and ETCDCTL_PASSWORD",
@@ -198,7 +199,7 @@ impl Refused {
         Error::Remote {
             operation,
             store: address.url.clone(),
-            reason: message.to_owned(),
+            reason: self.message.clone(),
             remedy: Some(remedy.to_owned()).filter(|remedy| !remedy.is_empty()),
             fault: self.fault,
         }
@@ -271,10 +272,6 @@ pub(super) fn is_about_certificates(message: &str) -> bool {
 /// Whether an error means this to the store.
 pub(super) fn has_fault(error: &Error, asked: Fault) -> bool {
     matches!(error, Error::Remote { fault, .. } if *fault == asked)
-}
-
-fn without_origin(message: &str) -> &str {
-    message.trim_start_matches("etcdserver: ")
 }
 
 pub(super) fn cause_of(error: &std::io::Error) -> String {
