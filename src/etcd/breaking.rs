@@ -64,14 +64,14 @@ impl Session<'_> {
         while let Some(record) = judged.record()
             && record.live.broken_by.is_none()
         {
-            let mut live = record.live.clone();
+            let mut changed = record.live.clone();
             // For whoever finds that the hold was broken.
             let pid = Pid::of_self();
-            live.broken_by = Some(match &self.etcd.host.observer().hostname {
+            changed.broken_by = Some(match &self.etcd.host.observer().hostname {
                 Some(host) => format!("process {pid} on {host}"),
                 None => format!("process {pid}"),
             });
-            if self.commit_renew(&judged, &live, view)? {
+            if self.commit_renew(&judged, &changed, view)? {
                 break;
             }
             let Some(now) = self.look_again(&judged)? else {

@@ -48,7 +48,20 @@ struct Attempts<'a> {
     ahead: Option<Tickets>,
 }
 
-impl Attempts<'_> {
+impl<'a> Attempts<'a> {
+    fn new(shared: &'a Shared, patience: Patience<'a>, spare: Option<Granted>) -> Self {
+        Self {
+            shared,
+            waits: spare.is_some(),
+            count: 0,
+            began: boottime(),
+            deadline: Deadline::of(patience),
+            spare,
+            displaced: Vec::new(),
+            ahead: None,
+        }
+    }
+
     /// Pauses if there have been many. Fails if there is no time for another one.
     fn begin(&mut self, store: &str) -> Result<()> {
         self.count += 1;
@@ -104,16 +117,7 @@ impl Contender for EtcdContender<'_> {
             None => View::unread(),
         };
         let spare = place.as_mut().and_then(|place| place.lease.take());
-        let mut attempts = Attempts {
-            shared: &etcd.shared,
-            count: 0,
-            began: boottime(),
-            deadline: Deadline::of(entry.patience),
-            waits: spare.is_some(),
-            spare,
-            displaced: Vec::new(),
-            ahead: None,
-        };
+        let mut attempts = Attempts::new(&etcd.shared, entry.patience, spare);
         loop {
             attempts.begin(etcd.url())?;
             let own = place.as_ref().map(|place| &place.tickets);
@@ -184,12 +188,11 @@ impl Contender for EtcdContender<'_> {
                             if let Some(place) = place {
                                 place.tickets.are_over = true;
                             }
-                            let removed = remove
-                                .into_iter()
-                                .chain(std::mem::take(&mut attempts.displaced));
+                            let mut removed = remove;
+                            removed.append(&mut attempts.displaced);
                             return Ok(Some(Updated {
                                 hold: Some(Box::new(HeldKeys::new(etcd, *taken))),
-                                removed: removed.collect(),
+                                removed,
                                 ..Updated::default()
                             }));
                         }

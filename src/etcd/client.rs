@@ -355,13 +355,13 @@ impl Client {
         } else {
             timeout
         };
-        let send = |connect| self.request(token, path, timeout, connect).send(&body[..]);
-        let mut sent = send(connect);
+        let attempt = |connect| self.request(token, path, timeout, connect).send(&body[..]);
+        let mut sent = attempt(connect);
         if is_one_of_many
             && sent.as_ref().is_err_and(is_about_connecting)
             && self.go_to_the_first(timeout)
         {
-            sent = send(timeout);
+            sent = attempt(timeout);
         }
         let mut answer = answer_of(sent);
         if let Err(failure) = &answer
@@ -371,7 +371,7 @@ impl Client {
                 .has_new_certificates(&self.address, &self.access)
             && is_about_certificates(failure.message())
         {
-            answer = answer_of(send(timeout));
+            answer = answer_of(attempt(timeout));
         }
         let has_answered = !answer.as_ref().is_err_and(Failure::is_unanswered);
         self.has_answered.store(has_answered, Ordering::Relaxed);

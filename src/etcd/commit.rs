@@ -66,6 +66,8 @@ pub(super) struct Taken {
     pub(super) tickets: Vec<String>,
 }
 
+const CENTURY_US: u64 = 36_525 * 24 * 60 * 60 * 1_000_000;
+
 const TAKE: &str = "take a lock in";
 
 impl Session<'_> {
@@ -373,7 +375,6 @@ fn last_number(view: &View, key: &str) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     let number: u64 = text.parse().ok().filter(|_| is_number(value))?;
     // A number of a later century would leave none to give.
-    const CENTURY_US: u64 = 36_525 * 24 * 60 * 60 * 1_000_000;
     (number < now_us().saturating_add(CENTURY_US)).then_some(number)
 }
 

@@ -77,19 +77,18 @@ impl Failure {
     }
 
     /// Of an answer that says no.
-    pub(super) fn of_refusal(mut refusal: Refusal) -> Self {
-        let message = refusal.message.trim_start_matches("etcdserver: ");
-        refusal.message = message.to_owned();
+    pub(super) fn of_refusal(Refusal { code, message }: Refusal) -> Self {
+        let message = message.trim_start_matches("etcdserver: ").to_owned();
         let is_unknown = matches!(
-            refusal.code,
+            code,
             0 | CANCELED | UNKNOWN | DEADLINE_EXCEEDED | ABORTED | INTERNAL | UNAVAILABLE
         )
             // Later it may not be too busy.
-            || refusal.message.contains("too many requests");
+            || message.contains("too many requests");
         if is_unknown {
-            return Self::Unknown(refusal.message);
+            return Self::Unknown(message);
         }
-        Self::Refused(Refused::new(refusal))
+        Self::Refused(Refused::new(code, message))
     }
 
     /// Of a request without an answer, or without a whole one.
@@ -149,7 +148,7 @@ impl Failure {
 }
 
 impl Refused {
-    fn new(Refusal { code, message }: Refusal) -> Self {
+    fn new(code: i64, message: String) -> Self {
         let fault = match code {
             NOT_FOUND => Fault::NoLease,
             OUT_OF_RANGE if message.contains("compacted") => Fault::Compacted,

@@ -204,19 +204,17 @@ impl Store {
                 Relation::Less => order.is_lt(),
             }
         };
-        match compare.range.end.as_str() {
-            "" => match self.keys.get(&compare.range.start) {
+        if compare.range.end.is_empty() {
+            return match self.keys.get(&compare.range.start) {
                 Some(found) => is_true(found, true),
                 None => is_true(&nothing, false),
-            },
-            _ => {
-                let range = || self.keys.range(compare.range.clone());
-                // An empty range compares like one key that is not there.
-                match range().next() {
-                    Some(_) => range().all(|(_, found)| is_true(found, true)),
-                    None => is_true(&nothing, false),
-                }
-            }
+            };
+        }
+        let range = || self.keys.range(compare.range.clone());
+        // An empty range compares like one key that is not there.
+        match range().next() {
+            Some(_) => range().all(|(_, found)| is_true(found, true)),
+            None => is_true(&nothing, false),
         }
     }
 
