@@ -133,6 +133,9 @@ impl Limits {
 /// How long a sleep may last that nothing ends when a wait is canceled.
 pub(crate) const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Longest sleep of a wait without a limit.
+pub(crate) const IDLE: Duration = Duration::from_mins(1);
+
 /// How long to wait: for another process that keeps the store busy, or in one sleep of a waiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience<'a> {
@@ -514,4 +517,11 @@ pub enum ReleaseOutcome {
     Kept,
     /// It was lost before. What is there now was not touched.
     Lost,
+}
+
+impl ReleaseOutcome {
+    /// That of a hold which is gone from its store.
+    pub(crate) fn of_removed(was_lost: bool) -> Self {
+        if was_lost { Self::Lost } else { Self::Released }
+    }
 }

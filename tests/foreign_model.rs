@@ -300,8 +300,8 @@ impl Protocol {
                 state.processes[by].attempts -= 1;
                 go(state, Step::Looking);
             }
-            // Mirrors recover, src/files/foreign.rs: 8d77f6691dbcf022
-            // Mirrors restore_foreign_file, src/files/foreign.rs: 00cb8faa18f3af1c
+            // Mirrors recover, src/files/foreign.rs: b3d9e9382c112874
+            // Mirrors restore_foreign_file, src/files/foreign.rs: af6a6ac6a0cbb7d4
             Step::Looking => match state.name {
                 Some(found) if !state.is_dead(found) => state.leave(by, Step::Idle),
                 None if self.flaw != Flaw::NoReturn && state.foreigns_aside().is_some() => {
@@ -326,7 +326,7 @@ impl Protocol {
                     go(state, next);
                 }
             },
-            // Mirrors put_back, src/files/foreign.rs: 37c20a78786ff29d
+            // Mirrors put_back, src/files/foreign.rs: 29cb5033882bbd3d
             Step::Returning(slot, None) => {
                 if state.name.is_none() {
                     state.name = state.aside[slot].take();
@@ -338,7 +338,7 @@ impl Protocol {
                 std::mem::swap(&mut state.name, &mut state.aside[slot]);
                 go(state, Step::Discarding(slot, dead));
             }
-            // Mirrors link, src/files/lock_file.rs: 97037368e0efd921
+            // Mirrors link, src/files/lock_file.rs: ef3d8156b5853190
             Step::Publishing if state.name.is_some() => go(state, Step::Looking),
             Step::Publishing => {
                 let id = state.create(by, process.kind, None);
@@ -351,7 +351,7 @@ impl Protocol {
                 state.name = None;
                 go(state, Step::Publishing);
             }
-            // Mirrors recover_takeover, src/files/foreign.rs: bfe379055497c51d
+            // Mirrors recover_takeover, src/files/foreign.rs: 0efa2db26031ec5f
             Step::Recovering(dead) => {
                 let (slot, judged, said) = state.files[dead].swap?;
                 // What the dead taker had judged, as it was.
@@ -371,8 +371,8 @@ impl Protocol {
                 state.aside[slot] = None;
                 go(state, Step::Looking);
             }
-            // Mirrors take_over, src/files/foreign.rs: 6039d84e7b80e53a
-            // Mirrors claim_temporary_name, src/files/foreign.rs: 8f40ed5c1bd1ee23
+            // Mirrors take_over, src/files/foreign.rs: 94ddf6a167f975d8
+            // Mirrors claim_temporary_name, src/files/foreign.rs: ada4e8552e9ef149
             Step::Making(judged, read) => {
                 let id = state.create(by, process.kind, Some((judged, &read)));
                 state.aside[by] = Some(id);
@@ -398,7 +398,7 @@ impl Protocol {
                     go(state, Step::PuttingBack(by, id));
                 }
             }
-            // Mirrors revert_swap, src/files/foreign.rs: 49ee3ce44fb66307
+            // Mirrors revert_swap, src/files/foreign.rs: 31516714ddf60e1b
             // Removed meanwhile: if by its holder, while our record had the name, it meant what came out.
             Step::PuttingBack(slot, _) if state.name.is_none() => {
                 let came_out = state.aside[slot].take();
@@ -418,7 +418,7 @@ impl Protocol {
                     go(state, Step::PuttingBack(slot, going_back));
                 }
             }
-            // Mirrors discard, src/files/lock_file.rs: 4eaafa149225d437
+            // Mirrors discard, src/files/lock_file.rs: 7d3eead5245a6e23
             Step::Discarding(slot, id) => {
                 if state.aside[slot] == Some(id) {
                     state.aside[slot] = None;
@@ -440,7 +440,7 @@ impl Protocol {
             Step::Holding if process.kind == Kind::Run && process.child == Child::None => {
                 state.processes[by].child = Child::Forked;
             }
-            // Mirrors write_slot, src/files/commit.rs: 423bb9af4d7fce69
+            // Mirrors write_slot, src/files/commit.rs: d6b5f60f856499ba
             Step::Renewing => {
                 let id = process.file?;
                 if state.name == Some(id) {
@@ -448,7 +448,7 @@ impl Protocol {
                 }
                 state.leave(by, Step::Holding);
             }
-            // Mirrors remove, src/files/held.rs: 4a7a16d894937d1f
+            // Mirrors remove, src/files/held.rs: fd1f112248a73bde
             Step::Releasing => {
                 let id = process.file?;
                 if state.name == Some(id) || self.flaw == Flaw::BlindRelease {

@@ -30,11 +30,11 @@ pub(crate) mod verdict;
 
 pub(crate) use answer::{Decision, Judged, Obstacle, Until};
 pub(crate) use decide::decide;
-pub(crate) use liveness::{Needed, judge, needed};
+pub(crate) use liveness::{judge, needed};
 pub(crate) use request::{Asker, Index, Key, MAX_KEEP_MS, Moment, Observer, Request, Want};
 pub(crate) use same_holder::awaits_confirmation;
 pub(crate) use scan::judge_found;
-pub(crate) use sleep_on::{next_in_turn, until};
+pub(crate) use sleep_on::{RECHECK_INTERVAL, next_in_turn, until};
 #[cfg(feature = "etcd")]
 pub(crate) use snapshot::Life;
 pub(crate) use snapshot::{Facts, Found, ProcessFact, Snapshot, Ticket};

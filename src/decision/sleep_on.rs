@@ -13,7 +13,7 @@ use crate::record::Mode;
 /// Interval at which a waiter that sleeps on another one decides again: the other one may be delayed where
 /// nobody sees it, such as by a terminal that takes no output. The one behind it does so half as often, and
 /// so on, so that many waiters make few looks. That the other one is stopped is noticed in any case.
-const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Interval for a waiter that sleeps on the one for which the free lock is reserved. That one takes it at once, unless
 /// an earlier waiter has taken another lock that it also needs: then it stays in the queue, and wakes nobody.

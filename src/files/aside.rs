@@ -5,10 +5,11 @@ use std::io;
 use std::path::PathBuf;
 
 use super::directory::Files;
+use super::lock_file::LockPath;
 use super::snapshot::FilesSnapshot;
-use crate::backend::{Backend as _, Entry};
+use crate::backend::Entry;
+use crate::decision::Snapshot as _;
 use crate::decision::liveness::is_unchanged;
-use crate::decision::{Key, Snapshot as _};
 use crate::error::{Context, Operation, Result};
 use crate::name::LockName;
 use crate::record::Content;
@@ -21,12 +22,17 @@ impl Files {
         let Some(guard) = self.enter(Entry::EXISTING)? else {
             return Ok(None);
         };
-        let (parents, file) = guard.root.layout().place_of(&Key::exclusive(name));
-        let Some(directory) = guard.root.descend(&parents)? else {
-            return Ok(None);
-        };
         let snapshot = FilesSnapshot::new(self, &guard.root, Some(&guard));
         let Some(found) = snapshot.exclusive(name)? else {
+            return Ok(None);
+        };
+        let Some(LockPath {
+            directory,
+            file,
+            path,
+            ..
+        }) = snapshot.at(&found.key)?
+        else {
             return Ok(None);
         };
         let is_meant = matches!(found.content, Content::NotALock(_))
@@ -34,7 +40,6 @@ impl Files {
         let Some(judged) = found.handle.filter(|_| is_meant) else {
             return Ok(None);
         };
-        let path = self.path_of(name);
         // Neither a lock file of a store nor a temporary file, which `cleanup` would remove.
         let mut aside: OsString = file.clone();
         aside.push(format!(".aside-{:016x}", random_u64()));

@@ -1,22 +1,19 @@
 //! Writes what was decided: a new record in its place, or the removal of an old one. Under the guard.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 
 use chrono::SubsecRound;
 
-use super::directory::Files;
 use super::foreign::{self, SwapFallback};
 use super::guard::Guard;
 use super::held::{HeldFile, Place};
-use super::layout::{Layout, META_DIR, flat_key};
+use super::layout::META_DIR;
 use super::lock_file::{LockPath, NewLockFile, encode, renew_foreign_times};
 use super::number;
 use super::provenance;
 use super::snapshot::FilesSnapshot;
-use crate::backend::Backend as _;
 use crate::decision::verdict::State;
 use crate::decision::{Index, Judged, Key};
 use crate::error::{Context, Error, Operation, Result};
@@ -62,7 +59,7 @@ pub(super) fn take(
         replaced = None;
     }
     let place = Place::of(guard, snapshot.files, key)?;
-    let path = place.at();
+    let path = &place.at;
     let written = match replaced {
         None => {
             if key.name.is_path() {
@@ -71,7 +68,7 @@ pub(super) fn take(
             }
             path.link(&record, prepared)
         }
-        Some(judged) => replace(snapshot, &path, judged, &mut record),
+        Some(judged) => replace(snapshot, path, judged, &mut record),
     };
     let NewLockFile { file, written } = match written {
         Ok(Some(new)) => new,
@@ -103,7 +100,7 @@ pub(super) fn take(
 
 fn replace(
     snapshot: &FilesSnapshot<'_>,
-    place: &LockPath<'_>,
+    place: &LockPath,
     judged: &Judged<Handle>,
     record: &mut Record,
 ) -> Result<Option<NewLockFile>> {
@@ -147,21 +144,14 @@ pub(super) fn remove(
     snapshot: &FilesSnapshot<'_>,
     judged: &Judged<Handle>,
 ) -> Result<bool> {
-    let files = snapshot.files;
-    let Some(open) = &judged.found.handle else {
+    let (Some(open), Some(place)) = (&judged.found.handle, snapshot.at(&judged.found.key)?) else {
         return Ok(false);
     };
-    let (parents, file) = guard.root.layout().place_of(&judged.found.key);
-    let Some(directory) = guard.root.descend(&parents)? else {
-        return Ok(false);
-    };
-    let path = files.path_of_record(&judged.found.key);
-    let place = files.at(&directory, &file, &path);
     let is_dead = matches!(judged.verdict.state, State::Zombie | State::Free);
     let removed = if !foreign::is_foreign(&judged.found.content) {
         let is_same = place
-            .is_as_judged(&file, open)
-            .context(Operation::Inspect, &path)?;
+            .is_as_judged(&place.file, open)
+            .context(Operation::Inspect, &place.path)?;
         if is_same {
             remove_other_names(guard, snapshot, judged, open, &place, is_dead)?;
         }
@@ -174,6 +164,7 @@ pub(super) fn remove(
         place.remove_if_judged(open)?
     };
     if removed {
+        let (parents, _) = guard.root.layout().place_of(&judged.found.key);
         guard.prune(&parents);
     }
     Ok(removed)
@@ -185,7 +176,7 @@ fn remove_other_names(
     snapshot: &FilesSnapshot<'_>,
     judged: &Judged<Handle>,
     open: &OpenFile,
-    place: &LockPath<'_>,
+    place: &LockPath,
     is_dead: bool,
 ) -> Result<()> {
     let Some(record) = judged.record().filter(|record| !record.names.is_empty()) else {
@@ -198,7 +189,7 @@ fn remove_other_names(
             ..record.live.clone()
         };
         // Another user's file may not be written, but removed.
-        let _ = write_slot(place, judged, record, open, &live);
+        let _ = write_slot(place, judged, &live);
     }
     let is_shared = judged.found.key.index.is_some();
     // They may be anything, if another program wrote them, and as many as a record has room for.
@@ -207,30 +198,22 @@ fn remove_other_names(
         .into_iter()
         .filter_map(|name| LockName::new(name).ok());
     for name in others.filter(|name| *name != judged.found.key.name) {
-        let layout = guard.root.layout();
         let key = Key {
             index: is_shared.then_some(Index::default()),
             name,
         };
-        let (parents, file) = layout.place_of(&key);
+        let (parents, file) = guard.root.layout().place_of(&key);
         let Ok(Some(directory)) = guard.root.descend(&parents) else {
             continue;
         };
         let path = snapshot.files.below(&parents);
         let files = if is_shared {
             // Its number is another one there.
-            directory.names().unwrap_or_default()
+            snapshot.shared_files(&key.name).unwrap_or_default()
         } else {
             vec![file]
         };
-        // Others of its names are there, too.
-        let is_other = |file: &OsString| {
-            layout == Layout::Tree
-                || flat_key(file).is_some_and(|found| {
-                    found.name == key.name && found.index.is_some() == is_shared
-                })
-        };
-        for file in files.into_iter().filter(is_other) {
+        for file in files {
             let facts = directory.facts(&file).context(Operation::Inspect, &path)?;
             if facts.is_some_and(|facts| facts.id == open.facts.id) {
                 directory
@@ -295,48 +278,32 @@ fn complete(
 
 /// Fails before a wait if the record would be too long to be written after it. Only several names can
 /// make it that long.
-pub(super) fn ensure_fits(
-    files: &Files,
-    snapshot: &FilesSnapshot<'_>,
-    draft: &Record,
-) -> Result<()> {
+pub(super) fn ensure_fits(snapshot: &FilesSnapshot<'_>, draft: &Record) -> Result<()> {
     if draft.names.is_empty() {
         return Ok(());
     }
     let mut record = draft.clone();
     record.hold = number::by_clock(record.acquired_at, 0);
-    record.origin = Some(files.host.origin(snapshot.root.id));
-    encode(&record, &files.store).map(|_| ())
+    record.origin = Some(snapshot.files.host.origin(snapshot.root.id));
+    encode(&record, &snapshot.files.store).map(|_| ())
 }
 
 /// Writes what changes of a record, and returns its file; `None`: it is no longer what was judged.
 pub(super) fn renew(
-    guard: &Guard,
-    files: &Files,
+    snapshot: &FilesSnapshot<'_>,
     judged: &Judged<Handle>,
     live: &Live,
 ) -> Result<Option<File>> {
-    let (Some(open), Some(record)) = (&judged.found.handle, judged.record()) else {
-        return Ok(None);
-    };
-    let (parents, file) = guard.root.layout().place_of(&judged.found.key);
-    let Some(directory) = guard.root.descend(&parents)? else {
-        return Ok(None);
-    };
-    let path = files.path_of_record(&judged.found.key);
-    let place = files.at(&directory, &file, &path);
-    write_slot(&place, judged, record, open, live)
+    let place = snapshot.at(&judged.found.key)?;
+    place.map_or(Ok(None), |place| write_slot(&place, judged, live))
 }
 
 /// Writes into the file of a record, which was written for this key and store: no user can put any other file in
 /// its place that is written into.
-fn write_slot(
-    place: &LockPath<'_>,
-    judged: &Judged<Handle>,
-    record: &Record,
-    open: &OpenFile,
-    live: &Live,
-) -> Result<Option<File>> {
+fn write_slot(place: &LockPath, judged: &Judged<Handle>, live: &Live) -> Result<Option<File>> {
+    let (Some(open), Some(record)) = (&judged.found.handle, judged.record()) else {
+        return Ok(None);
+    };
     // A record that is torn under the guard is damaged. Rewriting it would lose the process in it.
     let is_damaged = record.live.is_torn && record.kind != Kind::Lease;
     let at = match format::slot_at(record.format, &open.bytes) {
@@ -353,11 +320,11 @@ fn write_slot(
         Some(at) => Ok(at),
     };
     let at = at.map_err(|why| Error::NotRenewable {
-        path: place.path.to_owned(),
+        path: place.path.clone(),
         why,
     })?;
     let write = || -> io::Result<Option<File>> {
-        let file = match place.directory.open_for_update(place.file) {
+        let file = match place.directory.open_for_update(&place.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
@@ -374,5 +341,5 @@ fn write_slot(
         file.write_all_at(&live::write(live)?, at as u64)?;
         Ok(Some(file))
     };
-    write().context(Operation::Renew, place.path)
+    write().context(Operation::Renew, &place.path)
 }

@@ -1,9 +1,8 @@
 //! The directory of the locks: its settings for this process, and how it is opened.
 
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::guard::{Guard, Root, Whose};
 use super::layout::Layout;
@@ -16,7 +15,7 @@ use crate::sys::directory::Directory;
 use crate::sys::not_found;
 
 /// A directory of locks, or the directory of path locks.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Files {
     pub(crate) store: PathBuf,
     /// The format of new lock files.
@@ -29,32 +28,15 @@ pub(crate) struct Files {
 
 /// The layout of a store, as it was found the last time.
 #[derive(Debug, Default)]
-pub(crate) struct KnownLayout(AtomicU8);
+pub(crate) struct KnownLayout(Mutex<Option<Layout>>);
 
 impl KnownLayout {
-    const TREE: u8 = 1;
-    const FLAT: u8 = 2;
-
     fn note(&self, layout: Layout) {
-        let known = match layout {
-            Layout::Tree => Self::TREE,
-            Layout::Flat => Self::FLAT,
-        };
-        self.0.store(known, Ordering::Relaxed);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(layout);
     }
 
     fn get(&self) -> Option<Layout> {
-        match self.0.load(Ordering::Relaxed) {
-            Self::TREE => Some(Layout::Tree),
-            Self::FLAT => Some(Layout::Flat),
-            _ => None,
-        }
-    }
-}
-
-impl Clone for KnownLayout {
-    fn clone(&self) -> Self {
-        Self(AtomicU8::new(self.0.load(Ordering::Relaxed)))
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,12 +71,7 @@ impl Files {
     }
 
     /// The place of a lock file. `path`: for messages.
-    pub(super) fn at<'a>(
-        &self,
-        directory: &'a Directory,
-        file: &'a OsStr,
-        path: &'a Path,
-    ) -> LockPath<'a> {
+    pub(super) fn at(&self, directory: Arc<Directory>, file: OsString, path: PathBuf) -> LockPath {
         LockPath {
             directory,
             file,
@@ -104,27 +81,23 @@ impl Files {
     }
 
     pub(super) fn enter(&self, entry: Entry<'_>) -> Result<Option<Guard>> {
-        let entered = self.enter_guard(entry)?;
-        if let Some(guard) = &entered {
-            self.layout.note(guard.root.layout());
-        }
-        Ok(entered)
-    }
-
-    fn enter_guard(&self, entry: Entry<'_>) -> Result<Option<Guard>> {
-        if entry.create && !self.is_foreign_directory {
+        let (store, patience) = (&self.store, entry.patience);
+        let entered = if self.is_foreign_directory {
+            Guard::enter(store, patience, Whose::OtherPrograms)?
+        } else if entry.create {
             // A directory of other programs is made as they make it.
             let is_private = self.format == Format::Native;
-            return Guard::enter_or_create(&self.store, entry.patience, is_private).map(Some);
-        }
-        let whose = if self.is_foreign_directory {
-            Whose::OtherPrograms
+            Some(Guard::enter_or_create(store, patience, is_private)?)
         } else {
-            Whose::Store
+            Guard::enter(store, patience, Whose::Store)?
         };
-        match Guard::enter(&self.store, entry.patience, whose)? {
-            None if entry.create => Err(not_found()).context(Operation::OpenDirectory, &self.store),
-            entered => Ok(entered),
+        match &entered {
+            Some(guard) => self.layout.note(guard.root.layout()),
+            None if entry.create => {
+                return Err(not_found()).context(Operation::OpenDirectory, store);
+            }
+            None => {}
         }
+        Ok(entered)
     }
 }

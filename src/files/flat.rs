@@ -127,13 +127,6 @@ impl Flat {
     pub(super) fn new_name() -> OsString {
         format!("{PREFIX}{NEW}-{:016x}", random_u64()).into()
     }
-
-    /// Removes what had not got its name when its process was killed. Under the guard.
-    pub(super) fn sweep(&self) {
-        for (directory, file, _) in self.files(NEW) {
-            let _ = directory.unlink(&file);
-        }
-    }
 }
 
 /// Whether a file has not got its name yet.

@@ -39,7 +39,7 @@ pub(super) fn is_foreign(content: &Content) -> bool {
 }
 
 /// Whether a takeover that was killed may have left something at this place.
-pub(super) fn may_have_leftovers(place: &LockPath<'_>, name: &LockName, on_disk: &OnDisk) -> bool {
+pub(super) fn may_have_leftovers(place: &LockPath, name: &LockName, on_disk: &OnDisk) -> bool {
     let has_info = matches!(on_disk, OnDisk::File(file)
         if file.content.record().is_some_and(|record| record.takeover.is_some()));
     has_info || place.format != Format::Native || name.is_path()
@@ -49,7 +49,7 @@ pub(super) fn may_have_leftovers(place: &LockPath<'_>, name: &LockName, on_disk:
 /// guard.
 pub(super) fn recover(
     judge: &dyn Fn(&LockFile) -> State,
-    place: &LockPath<'_>,
+    place: &LockPath,
     name: &LockName,
     mut on_disk: OnDisk,
 ) -> Result<OnDisk> {
@@ -68,7 +68,7 @@ pub(super) fn recover(
         }
         on_disk = place.read()?;
     }
-    Err(io::Error::other("it keeps changing")).context(Operation::Read, place.path)
+    Err(io::Error::other("it keeps changing")).context(Operation::Read, &place.path)
 }
 
 /// Restores the lock file of a live foreign program that a killed takeover left under a temporary
@@ -76,14 +76,14 @@ pub(super) fn recover(
 /// file or a `dead` record.
 fn restore_foreign_file(
     judge: &dyn Fn(&LockFile) -> State,
-    place: &LockPath<'_>,
+    place: &LockPath,
     name: &LockName,
     dead: Option<FileId>,
 ) -> Result<bool> {
     if place.format == Format::Native && !name.is_path() {
         return Ok(false);
     }
-    let temporary = own_temporary_name(place.file);
+    let temporary = own_temporary_name(&place.file);
     let aside = place.sibling(&temporary);
     let taken_out = match aside.read() {
         Ok(OnDisk::File(file)) => file,
@@ -110,7 +110,7 @@ fn restore_foreign_file(
     }
 }
 
-impl LockPath<'_> {
+impl LockPath {
     /// Puts a record in place of `judged`; `None`: the file is no longer the one that was judged.
     pub(super) fn take_over(
         &self,
@@ -123,17 +123,17 @@ impl LockPath<'_> {
         let new = self.create_temporary(&temporary, record)?;
         let ours = facts_of_file(&new.file)
             .inspect_err(|_| self.discard(&temporary, &new))
-            .context(Operation::Inspect, self.path)?;
-        if let Err(error) = self.directory.exchange(&temporary, self.file) {
+            .context(Operation::Inspect, &self.path)?;
+        if let Err(error) = self.directory.exchange(&temporary, &self.file) {
             let result = match error.kind() {
                 io::ErrorKind::NotFound => Ok(false),
                 io::ErrorKind::Unsupported => match fallback {
                     SwapFallback::Rename => self.rename_if_judged(judged, &temporary),
                     SwapFallback::Refuse => Err(Error::NoAtomicExchange {
-                        path: self.path.to_owned(),
+                        path: self.path.clone(),
                     }),
                 },
-                _ => Err(error).context(Operation::TakeOver, self.path),
+                _ => Err(error).context(Operation::TakeOver, &self.path),
             };
             if !matches!(result, Ok(true)) {
                 self.discard(&temporary, &new);
@@ -148,12 +148,12 @@ impl LockPath<'_> {
             }
             came_out => {
                 let reverted = self.revert_swap(&temporary, ours.id);
-                came_out.context(Operation::Inspect, self.path)?;
-                if !reverted.context(Operation::PutBack, self.path)? {
+                came_out.context(Operation::Inspect, &self.path)?;
+                if !reverted.context(Operation::PutBack, &self.path)? {
                     // The program that removed the name would have removed that file without us.
                     self.directory
                         .unlink(&temporary)
-                        .context(Operation::Remove, self.path)?;
+                        .context(Operation::Remove, &self.path)?;
                 }
                 Ok(None)
             }
@@ -169,7 +169,7 @@ impl LockPath<'_> {
         loop {
             let going_back = self.directory.facts(temporary)?;
             let kept_open = self.directory.find(temporary).ok();
-            match self.directory.exchange(temporary, self.file) {
+            match self.directory.exchange(temporary, &self.file) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
                 exchanged => exchanged?,
             }
@@ -187,11 +187,11 @@ impl LockPath<'_> {
     }
 
     fn rename_if_judged(&self, judged: &OpenFile, temporary: &OsStr) -> Result<bool> {
-        let is_judged = self.is_as_judged(self.file, judged);
-        let is_judged = is_judged.context(Operation::Inspect, self.path)?;
+        let is_judged = self.is_as_judged(&self.file, judged);
+        let is_judged = is_judged.context(Operation::Inspect, &self.path)?;
         if is_judged {
-            let renamed = self.directory.rename(temporary, self.file);
-            renamed.context(Operation::TakeOver, self.path)?;
+            let renamed = self.directory.rename(temporary, &self.file);
+            renamed.context(Operation::TakeOver, &self.path)?;
         }
         Ok(is_judged)
     }
@@ -203,7 +203,7 @@ impl LockPath<'_> {
 
     /// Removes a file of our own, whatever its content, and nothing else that is at its place.
     pub(super) fn remove_own(&self, own: &std::fs::File) -> Result<bool> {
-        self.remove_if(|temporary| is_named(self.directory, temporary, own))
+        self.remove_if(|temporary| is_named(&self.directory, temporary, own))
     }
 
     /// Removes a dead record by taking it over first: programs that do not enter the guard see a live
@@ -232,21 +232,21 @@ impl LockPath<'_> {
     /// Removes what is there if, once it has a temporary name, it is what was meant.
     fn remove_if(&self, is_meant: impl FnOnce(&OsStr) -> io::Result<bool>) -> Result<bool> {
         let temporary = &*self.claim_temporary_name()?;
-        match self.directory.rename(self.file, temporary) {
+        match self.directory.rename(&self.file, temporary) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            renamed => renamed.context(Operation::Remove, self.path)?,
+            renamed => renamed.context(Operation::Remove, &self.path)?,
         }
         let is_meant = is_meant(temporary);
         if !matches!(is_meant, Ok(true)) {
             // If another file has come meanwhile, this one cannot go back, and is not ours to remove.
             self.directory
-                .move_if_free(temporary, self.file)
-                .context(Operation::PutBack, self.path)?;
-            return is_meant.context(Operation::Inspect, self.path);
+                .move_if_free(temporary, &self.file)
+                .context(Operation::PutBack, &self.path)?;
+            return is_meant.context(Operation::Inspect, &self.path);
         }
         self.directory
             .unlink(temporary)
-            .context(Operation::Remove, self.path)?;
+            .context(Operation::Remove, &self.path)?;
         Ok(true)
     }
 
@@ -257,7 +257,7 @@ impl LockPath<'_> {
             None => Ok(false),
         };
         let put_back = match reverted {
-            Ok(false) => self.directory.move_if_free(temporary, self.file),
+            Ok(false) => self.directory.move_if_free(temporary, &self.file),
             reverted => reverted,
         };
         match put_back {
@@ -271,7 +271,7 @@ impl LockPath<'_> {
             }
             put_back => put_back
                 .map(|_| true)
-                .context(Operation::PutBack, self.path),
+                .context(Operation::PutBack, &self.path),
         }
     }
 
@@ -289,7 +289,7 @@ impl LockPath<'_> {
         let aside = self
             .directory
             .facts(temporary)
-            .context(Operation::Inspect, self.path)?
+            .context(Operation::Inspect, &self.path)?
             .filter(|facts| facts.is_regular);
         let Some(aside) = aside else {
             return Ok(false);
@@ -307,7 +307,7 @@ impl LockPath<'_> {
         if is_finished {
             self.directory
                 .unlink(temporary)
-                .context(Operation::Remove, self.path)?;
+                .context(Operation::Remove, &self.path)?;
             return Ok(true);
         }
         // What was taken out is not what was judged: it goes back, the dead record comes out.
@@ -317,7 +317,7 @@ impl LockPath<'_> {
     /// The temporary name of a takeover, free for use. What is not ours keeps the name, and another
     /// name is used.
     pub(super) fn claim_temporary_name(&self) -> Result<OsString> {
-        let name = own_temporary_name(self.file);
+        let name = own_temporary_name(&self.file);
         let left = match self.sibling(&name).read() {
             Ok(OnDisk::Nothing) => return Ok(name),
             Ok(OnDisk::NotRegular(_)) => return Ok(random_temporary_name()),
@@ -335,7 +335,7 @@ impl LockPath<'_> {
             && match self.directory.unlink(&name) {
                 // In a sticky directory others may give it that name.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
-                removed => removed.context(Operation::Remove, self.path)?,
+                removed => removed.context(Operation::Remove, &self.path)?,
             };
         Ok(if is_removed {
             name
@@ -345,16 +345,13 @@ impl LockPath<'_> {
     }
 
     /// Another file of the same directory.
-    fn sibling<'a>(&'a self, file: &'a OsStr) -> LockPath<'a> {
-        LockPath {
-            file,
-            format: if self.is_pid_file() {
-                Format::Pid
-            } else {
-                self.format
-            },
-            ..*self
+    fn sibling(&self, file: &OsStr) -> Self {
+        let mut sibling = self.clone();
+        sibling.file = file.to_owned();
+        if self.is_pid_file() {
+            sibling.format = Format::Pid;
         }
+        sibling
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::flat::Flat;
 use super::layout::{Layout, META_DIR};
-use crate::backend::{BackOff, Deadline, Patience};
+use crate::backend::{BackOff, Deadline, IDLE, Patience};
 use crate::error::{Context, Error, Operation, Result};
 use crate::sys::directory::{Directory, id_of_path};
 use crate::sys::process::boottime;
@@ -66,6 +66,16 @@ pub(super) enum Whose {
 impl Root {
     /// `None` if there is none.
     pub(crate) fn open(path: &Path, is_store: bool) -> Result<Option<Self>> {
+        let mut root = Self::open_to_enter(path, is_store)?;
+        if let Some(root) = &mut root {
+            root.find_flat()?;
+        }
+        Ok(root)
+    }
+
+    /// As it is before its guard is entered: without what a sticky store has beside its records, which others may
+    /// still change.
+    fn open_to_enter(path: &Path, is_store: bool) -> Result<Option<Self>> {
         let Some(mut directory) = open_directory(path)? else {
             return Ok(None);
         };
@@ -74,17 +84,22 @@ impl Root {
         } else {
             directory.id()
         };
-        let id = id.context(Operation::InspectStore, path)?;
-        let shares_kernel_locks = shares_kernel_locks(&directory, path)?;
-        let directory = Arc::new(directory);
+        let shares_kernel_locks = directory.shares_kernel_locks();
         Ok(Some(Self {
-            flat: flat(&directory, path)?,
-            id,
-            shares_kernel_locks,
-            directory,
+            id: id.context(Operation::InspectStore, path)?,
+            shares_kernel_locks: shares_kernel_locks.context(Operation::InspectFilesystem, path)?,
+            directory: Arc::new(directory),
             path: path.to_owned(),
             guard: None,
+            flat: None,
         }))
+    }
+
+    fn find_flat(&mut self) -> Result<()> {
+        if self.directory.is_sticky_store() {
+            self.flat = Some(Arc::new(Flat::of(&self.directory, &self.path)?));
+        }
+        Ok(())
     }
 
     pub(super) fn layout(&self) -> Layout {
@@ -130,14 +145,6 @@ impl Root {
     }
 }
 
-/// What there is beside the records, if it is a sticky store.
-fn flat(root: &Arc<Directory>, path: &Path) -> Result<Option<Arc<Flat>>> {
-    if !root.is_sticky_store() {
-        return Ok(None);
-    }
-    Flat::of(root, path).map(|flat| Some(Arc::new(flat)))
-}
-
 /// Opens a directory of locks; `None` if there is none.
 pub(super) fn open_directory(path: &Path) -> Result<Option<Directory>> {
     existing(Directory::open(path)).context(Operation::OpenStore, path)
@@ -148,45 +155,20 @@ impl Guard {
     /// those whom its mode lets in.
     pub(super) fn enter(path: &Path, patience: Patience<'_>, whose: Whose) -> Result<Option<Self>> {
         let limit = Deadline::of(patience);
-        let is_store = whose != Whose::OtherPrograms;
-        loop {
-            let Some(mut root) = open_directory(path)? else {
-                return Ok(None);
-            };
-            let shares_kernel_locks = shares_kernel_locks(&root, path)?;
-            let mut signals = try_lock(&root, path)?;
-            if signals.is_none() && !(is_store && is_exposed(&mut root, path)?) {
-                signals = Some(wait_for(&root, path, &limit)?);
-            }
-            let id = if is_store { root.share() } else { root.id() };
-            let id = id.context(Operation::InspectStore, path)?;
-            let (signals, guard) = match signals {
-                Some(signals) if !root.is_exposed() => (signals, None),
-                signals => lock_exposed(&root, path, &limit, whose, signals)?,
-            };
-            let root = Root {
-                directory: Arc::new(root),
-                path: path.to_owned(),
-                id,
-                shares_kernel_locks,
-                guard,
-                flat: None,
-            };
-            let mut guard = Self {
-                root,
-                _signals: signals,
-            };
+        while let Some(root) = Root::open_to_enter(path, whose != Whose::OtherPrograms)? {
+            let mut guard = Self::lock(root, &limit, whose)?;
             // The directory may have been removed or moved before it was locked, and another one put
             // in its place.
             match existing(id_of_path(path)).context(Operation::InspectStore, path)? {
-                Some(named) if named == id => {
-                    guard.root.flat = flat(&guard.root.directory, path)?;
+                Some(named) if named == guard.root.id => {
+                    guard.root.find_flat()?;
                     return Ok(Some(guard));
                 }
                 Some(_) => {}
-                None => return Ok(None),
+                None => break,
             }
         }
+        Ok(None)
     }
 
     /// Enters the guard of a directory, which is made first if need be: with mode 0700 if it
@@ -209,15 +191,17 @@ impl Guard {
     /// Enters the guard of a directory that is open already, wherever it was moved: who reaches it
     /// by its new path locks the same inode.
     pub(super) fn reenter(root: &Root, patience: Patience<'_>) -> Result<Self> {
-        let limit = Deadline::of(patience);
-        let mut root = root.clone();
-        let signals = if root.directory.is_exposed() {
-            let (signals, guard) =
-                lock_exposed(&root.directory, &root.path, &limit, Whose::Store, None)?;
+        Self::lock(root.clone(), &Deadline::of(patience), Whose::Store)
+    }
+
+    fn lock(mut root: Root, limit: &Deadline<'_>, whose: Whose) -> Result<Self> {
+        let (directory, path) = (&root.directory, &root.path);
+        let signals = if directory.is_exposed() {
+            let (signals, guard) = lock_exposed(directory, path, limit, whose)?;
             root.guard = guard;
             signals
         } else {
-            lock(&root.directory, &root.path, &limit)?
+            lock(directory, path, limit)?
         };
         Ok(Self {
             root,
@@ -277,30 +261,18 @@ impl Drop for Guard {
     }
 }
 
-/// Whether kernel locks in this directory are seen by everyone who can open its files.
-fn shares_kernel_locks(root: &Directory, path: &Path) -> Result<bool> {
-    root.shares_kernel_locks()
-        .context(Operation::InspectFilesystem, path)
-}
-
-/// Whether a store that is locked by now is one that others may read but not write.
-#[cold]
-fn is_exposed(root: &mut Directory, path: &Path) -> Result<bool> {
-    root.share().context(Operation::InspectStore, path)?;
-    Ok(root.is_exposed())
-}
-
-/// Locks what is the guard of a store that others may read but not write. `signals`: the store itself is locked. What
-/// is locked instead of it is returned, too.
+/// Locks what is the guard of a store that others may read but not write. What is locked instead of the store itself
+/// is returned, too.
 #[cold]
 fn lock_exposed(
     root: &Directory,
     path: &Path,
     limit: &Deadline<'_>,
     whose: Whose,
-    mut signals: Option<SignalBlock>,
 ) -> Result<(SignalBlock, Option<Arc<Directory>>)> {
     let parts: PathBuf = [META_DIR, GUARD_DIR].iter().collect();
+    // The store itself is locked.
+    let mut signals = None;
     loop {
         let opened = root
             .open_below(OsStr::new(META_DIR))
@@ -347,19 +319,14 @@ fn make_guard(root: &Directory, whose: Whose) -> io::Result<()> {
         .make_private_below(OsStr::new(GUARD_DIR))
 }
 
-/// Locks the directory, and blocks stop and termination signals. `None`: another process has it.
-fn try_lock(root: &Directory, path: &Path) -> Result<Option<SignalBlock>> {
-    let signals = SignalBlock::new().context(Operation::BlockSignals, path)?;
-    let is_locked = root.try_lock().context(Operation::LockStore, path)?;
-    Ok(is_locked.then_some(signals))
-}
-
 /// Locks the directory as soon as it is free, and blocks stop and termination signals.
 fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlock> {
-    match try_lock(root, path)? {
-        Some(signals) => Ok(signals),
-        None => wait_for(root, path, limit),
+    let signals = SignalBlock::new().context(Operation::BlockSignals, path)?;
+    if root.try_lock().context(Operation::LockStore, path)? {
+        return Ok(signals);
     }
+    drop(signals);
+    wait_for(root, path, limit)
 }
 
 /// The signals are not blocked while another process has it: a wait can be canceled.
@@ -380,9 +347,6 @@ fn wait_for(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<Signa
         waited: boottime().saturating_sub(started),
     })
 }
-
-/// Longest sleep of a wait without a limit.
-const IDLE: Duration = Duration::from_mins(1);
 
 /// The guard is kept for a fraction of a millisecond.
 const POLL: BackOff = BackOff {

@@ -3,13 +3,12 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use super::directory::Files;
 use super::guard::{Guard, Root};
-use super::lock_file::{LockFile, LockPath, is_named, renew_foreign_times};
+use super::lock_file::{LockFile, LockPath, renew_foreign_times};
 use super::queue;
 use super::shared_names;
 use crate::backend::{Backend as _, GoesOn, HeldRecord, Patience, ReleaseOutcome, sleep_for};
@@ -20,7 +19,7 @@ use crate::open_file::read_all;
 use crate::record::{Format, Live, Record};
 use crate::sys::Note;
 use crate::sys::directory::{
-    Directory, FileExt as _, facts_of_file, path_names_file, sync_file, unlock_record,
+    FileExt as _, facts_of_file, path_names_file, sync_file, unlock_record,
 };
 
 /// A lock file of our own, and all that is needed to write and remove it.
@@ -40,16 +39,13 @@ pub(crate) struct HeldFile {
 /// A name of a lock file.
 #[derive(Debug)]
 pub(super) struct Place {
+    pub(super) at: LockPath,
     /// The directories below the store that lead to it.
     pub(super) parents: Vec<OsString>,
-    directory: Arc<Directory>,
-    file: OsString,
-    path: PathBuf,
-    format: Format,
     /// Which one of the shared records.
-    pub(super) index: Option<Index>,
+    index: Option<Index>,
     /// Its directories are left for the next one.
-    pub(super) stays: bool,
+    stays: bool,
 }
 
 impl Place {
@@ -63,31 +59,20 @@ impl Place {
         let note = || shared_names::note(&guard.root.directory, &key.name);
         let stays = key.index.is_some() && !parents.is_empty() && matches!(note(), Ok(true));
         Ok(Self {
+            at: files.at(directory, file, files.path_of_record(key)),
             parents,
-            directory,
-            file,
-            path: files.path_of_record(key),
-            format: files.format,
             index: key.index,
             stays,
         })
     }
 
-    pub(super) fn at(&self) -> LockPath<'_> {
-        LockPath {
-            directory: &self.directory,
-            file: &self.file,
-            path: &self.path,
-            format: self.format,
-        }
-    }
-
     fn names(&self, file: &File) -> Result<bool> {
-        is_named(&self.directory, &self.file, file).context(Operation::Inspect, &self.path)
+        let is_named = self.at.is_named(file);
+        is_named.context(Operation::Inspect, &self.at.path)
     }
 
     fn unlink(&self, guard: &Guard) -> Result<()> {
-        self.at().unlink()?;
+        self.at.unlink()?;
         self.prune(guard);
         Ok(())
     }
@@ -106,11 +91,11 @@ impl HeldFile {
 
     /// Gives the file another name; `false`: it is taken.
     pub(super) fn add(&mut self, guard: &Guard, place: Place) -> Result<bool> {
-        let from = &self.place;
+        let (from, to) = (&self.place.at, &place.at);
         let linked = from
             .directory
-            .link_into(&from.file, &place.directory, &place.file);
-        let linked = linked.context(Operation::CreateLockFile, &place.path)?;
+            .link_into(&from.file, &to.directory, &to.file);
+        let linked = linked.context(Operation::CreateLockFile, &to.path)?;
         let is_ours = linked && place.names(&self.file)?;
         if is_ours {
             self.others.push(place);
@@ -134,34 +119,27 @@ impl HeldFile {
 
     fn remove(&self) -> Result<ReleaseOutcome> {
         let guard = Guard::reenter(&self.root, Patience::SHORT)?;
-        if !self.place.names(&self.file)? || !self.is_as_written()? {
-            self.remove_others(&guard)?;
-            return Ok(ReleaseOutcome::Lost);
-        }
+        let is_in_place = self.place.names(&self.file)? && self.is_as_written()?;
         // The store may have been moved, and another one be in use in its place.
-        let is_lost = self.is_lost();
-        self.remove_others(&guard)?;
-        let place = self.place.at();
-        if self.record.format == Format::Native {
-            place.unlink()?;
-        } else if !place.remove_own(&self.file)? {
-            return Ok(ReleaseOutcome::Lost);
-        }
-        self.place.prune(&guard);
-        Ok(if is_lost? {
-            ReleaseOutcome::Lost
+        let is_lost = if is_in_place {
+            self.is_lost()
         } else {
-            ReleaseOutcome::Released
-        })
-    }
-
-    fn remove_others(&self, guard: &Guard) -> Result<()> {
+            Ok(true)
+        };
         for place in &self.others {
             if place.names(&self.file)? {
-                place.unlink(guard)?;
+                place.unlink(&guard)?;
             }
         }
-        Ok(())
+        if is_in_place {
+            if self.record.format == Format::Native {
+                self.place.at.unlink()?;
+            } else if !self.place.at.remove_own(&self.file)? {
+                return Ok(ReleaseOutcome::Lost);
+            }
+            self.place.prune(&guard);
+        }
+        is_lost.map(ReleaseOutcome::of_removed)
     }
 
     /// Whether the file still has our record: programs of other formats rewrite theirs in place.
@@ -173,7 +151,7 @@ impl HeldFile {
         let read = || -> io::Result<LockFile> {
             let file = self.file.try_clone()?;
             let facts = facts_of_file(&file)?;
-            LockFile::read(file, facts, self.place.at().is_pid_file())
+            LockFile::read(file, facts, self.place.at.is_pid_file())
         };
         let found = read().context(Operation::Read, path)?;
         Ok(found.content.record().is_some_and(|found| {
@@ -201,7 +179,7 @@ fn visible_word(record: &Record) -> Vec<u8> {
 
 impl HeldRecord for HeldFile {
     fn paths(&self) -> Vec<&Path> {
-        self.places().map(|place| place.path.as_path()).collect()
+        self.places().map(|place| &*place.at.path).collect()
     }
 
     fn slots(&self) -> Vec<u32> {
@@ -217,8 +195,8 @@ impl HeldRecord for HeldFile {
     fn make_durable(&self) -> Result<()> {
         sync_file(&self.file).context(Operation::WriteTo, self.path())?;
         for place in self.places() {
-            let path = &place.path;
-            let synced = place.directory.sync();
+            let path = &place.at.path;
+            let synced = place.at.directory.sync();
             synced.context(Operation::WriteToDirectory, path)?;
             for depth in 0..place.parents.len() {
                 let (above, _) = place.parents.split_at(depth);
@@ -272,37 +250,29 @@ impl HeldRecord for HeldFile {
     }
 
     fn notes(&self) -> Result<Vec<Note>> {
-        let is_native = self.record.format == Format::Native;
-        let mut notes = Vec::new();
-        if let Some(at) = self.slot_at {
-            let slots = || -> io::Result<(Vec<u8>, Vec<u8>)> {
-                let live = &self.record.live;
-                // No other program writes into a native record.
-                let expected = if is_native {
-                    Vec::new()
-                } else {
-                    live::write(live)?
-                };
-                Ok((live::draft(live)?, expected))
-            };
-            let (bytes, expected) = slots().context(Operation::WriteTo, self.path())?;
-            notes.push(Note {
+        let record = &self.record;
+        let slot = |at| -> io::Result<Note> {
+            Ok(Note {
                 offset: at as u64,
-                bytes,
+                bytes: live::draft(&record.live)?,
                 fill: live::fill,
-                expected,
-            });
-        }
-        if let Some(at) = self.visible_at {
-            let word = visible_word(&self.record);
-            notes.push(Note {
-                offset: at as u64,
-                bytes: word.clone(),
-                fill: live::fill_visible,
-                expected: word,
-            });
-        }
-        Ok(notes)
+                // No other program writes into a native record.
+                expected: match record.format {
+                    Format::Native => Vec::new(),
+                    _ => live::write(&record.live)?,
+                },
+            })
+        };
+        let word = |at| Note {
+            offset: at as u64,
+            bytes: visible_word(record),
+            fill: live::fill_visible,
+            expected: visible_word(record),
+        };
+        let slot = self.slot_at.map(slot).transpose();
+        let slot = slot.context(Operation::WriteTo, self.path())?;
+        let notes = slot.into_iter().chain(self.visible_at.map(word));
+        Ok(notes.collect())
     }
 
     fn survives_settling_time(&self) -> Result<bool> {

@@ -11,8 +11,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::flat;
-use crate::decision::{MAX_KEEP_MS, Request};
+use super::flat::{self, Flat};
+use super::layout;
+use crate::decision::{Key, MAX_KEEP_MS, Request};
+use crate::name::LockName;
 use crate::open_file::read_all;
 use crate::record::digest;
 use crate::status::KeptPlace;
@@ -122,6 +124,20 @@ pub(super) struct Tickets {
 }
 
 impl Tickets {
+    /// Those of a lock whose queue has a directory.
+    pub(super) fn alone_in(directory: Arc<Directory>) -> Self {
+        let of = None;
+        Self { directory, of }
+    }
+
+    /// Those of a lock in a sticky store, where new ones are made.
+    pub(super) fn in_flat(flat: &Flat, name: &LockName) -> Self {
+        Self {
+            directory: Arc::clone(flat.directory()),
+            of: Some(layout::flat_file_name(&Key::exclusive(name))),
+        }
+    }
+
     pub(super) fn file(&self, ticket: TicketName) -> OsString {
         match &self.of {
             Some(of) => flat::ticket_file(&ticket.file(), of),
@@ -147,6 +163,12 @@ impl Tickets {
 
     pub(super) fn unlink(&self, ticket: TicketName) {
         let _ = self.directory.unlink(&self.file(ticket));
+    }
+
+    /// Adds a ticket to another queue, too; `false`: it has one of this name.
+    pub(super) fn link_into(&self, other: &Self, ticket: TicketName) -> io::Result<bool> {
+        let (from, to) = (self.file(ticket), other.file(ticket));
+        self.directory.link_into(&from, &other.directory, &to)
     }
 
     fn rename(&self, from: TicketName, to: TicketName) -> io::Result<()> {
@@ -177,15 +199,18 @@ pub(super) fn clear(queue: &Tickets, number: u64) {
 }
 
 /// The places in a queue that are kept. Removes those whose time has passed.
-pub(super) fn all(queue: &Tickets) -> impl Iterator<Item = TicketName> {
-    queue.names().filter(|name| {
-        let is_kept = name.has_no_waiter();
-        let is_over = is_kept && name.left().is_none();
-        if is_over {
-            queue.unlink(*name);
-        }
-        is_kept && !is_over
-    })
+fn all(queue: &Tickets) -> impl Iterator<Item = TicketName> {
+    let kept = queue.names().filter(|name| name.has_no_waiter());
+    kept.filter(|kept| !unlink_if_over(queue, *kept))
+}
+
+/// Removes a kept place if its time has passed; whether that is so.
+pub(super) fn unlink_if_over(queue: &Tickets, kept: TicketName) -> bool {
+    let is_over = kept.left().is_none();
+    if is_over {
+        queue.unlink(kept);
+    }
+    is_over
 }
 
 /// The first place that is kept for a request and has no waiter. Called under the guard.

@@ -2,14 +2,16 @@
 //! directories, and foreign files that a takeover took out. Under the guard no process is about to use them.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::directory::Files;
 use super::flat;
 use super::guard::{Guard, Whose};
 use super::layout::{self, Entry, META_DIR};
 use super::lock_file::{LockPath, OnDisk, own_temporary_name};
-use super::queue::{self, WAITING};
+use super::place::WAITING;
+use super::queue;
 use super::snapshot::FilesSnapshot;
 use crate::backend::Patience;
 use crate::decision::verdict::{Evidence, Reason, State};
@@ -36,9 +38,6 @@ pub(crate) fn sweep(files: &Files, errors: &mut Vec<Error>) -> Result<()> {
     }
     let root = &guard.root;
     let snapshot = FilesSnapshot::new(files, root, Some(&guard));
-    if let Some(flat) = &root.flat {
-        flat.sweep();
-    }
     sweep_directory(&snapshot, &root.directory, &root.path, None, errors)
 }
 
@@ -55,7 +54,7 @@ fn sweep_unnamed(directory: &Directory) {
 
 fn sweep_directory(
     snapshot: &FilesSnapshot<'_>,
-    directory: &Directory,
+    directory: &Arc<Directory>,
     path: &Path,
     parent: Option<&str>,
     errors: &mut Vec<Error>,
@@ -72,7 +71,10 @@ fn sweep_directory(
             if awaited.contains(&file) {
                 continue;
             }
-            sweep_temporary(snapshot, directory, &file, &below)
+            sweep_temporary(snapshot, &any_file(directory, &file, below))
+        } else if snapshot.root.flat.is_some() && flat::is_new(&file) {
+            let _ = directory.unlink(&file);
+            continue;
         } else if let Some(name) = directory_of(parent, &file) {
             if snapshot.root.flat.is_some() {
                 // It is not of this store, and in the way of its locks.
@@ -81,6 +83,7 @@ fn sweep_directory(
             }
             match directory.open_below(&file) {
                 Ok(opened) => {
+                    let opened = Arc::new(opened);
                     let swept = sweep_directory(snapshot, &opened, &below, Some(&name), errors);
                     // Made for a lock file that was then not put there.
                     let _ = directory.remove_below_if_empty(&file);
@@ -112,13 +115,12 @@ fn directory_of(parent: Option<&str>, file: &OsStr) -> Option<String> {
 /// whose records are still in place.
 fn awaited(
     snapshot: &FilesSnapshot<'_>,
-    directory: &Directory,
+    directory: &Arc<Directory>,
     path: &Path,
     names: &[OsString],
 ) -> Vec<OsString> {
     let taken_out_by = |file: &OsString| {
-        let below = path.join(file);
-        let Ok(OnDisk::File(found)) = any_file(directory, file, &below).read() else {
+        let Ok(OnDisk::File(found)) = any_file(directory, file, path.join(file)).read() else {
             return None;
         };
         if matches!(snapshot.judge(&found).state, State::Held | State::Overdue) {
@@ -141,18 +143,12 @@ fn awaited(
         .collect()
 }
 
-fn sweep_temporary(
-    snapshot: &FilesSnapshot<'_>,
-    directory: &Directory,
-    file: &OsStr,
-    path: &Path,
-) -> Result<()> {
-    let place = any_file(directory, file, path);
+fn sweep_temporary(snapshot: &FilesSnapshot<'_>, place: &LockPath) -> Result<()> {
     let found = match place.read()? {
         OnDisk::File(found) => found,
         // A directory that had not got its name yet.
         OnDisk::NotRegular(_) => {
-            let _ = directory.remove_below_if_empty(file);
+            let _ = place.directory.remove_below_if_empty(&place.file);
             return Ok(());
         }
         OnDisk::Nothing => return Ok(()),
@@ -173,10 +169,10 @@ fn sweep_temporary(
 }
 
 /// A file of any kind, a bare number included.
-fn any_file<'a>(directory: &'a Directory, file: &'a OsStr, path: &'a Path) -> LockPath<'a> {
+fn any_file(directory: &Arc<Directory>, file: &OsStr, path: PathBuf) -> LockPath {
     LockPath {
-        directory,
-        file,
+        directory: Arc::clone(directory),
+        file: file.to_owned(),
         path,
         format: Format::Pid,
     }

@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
@@ -48,37 +49,37 @@ pub(super) struct NewLockFile {
 }
 
 /// The path of a lock file: its directory, kept open, and its name there.
-#[derive(Clone, Copy)]
-pub(crate) struct LockPath<'a> {
-    pub(crate) directory: &'a Directory,
-    pub(crate) file: &'a OsStr,
+#[derive(Clone, Debug)]
+pub(crate) struct LockPath {
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) file: OsString,
     /// For messages.
-    pub(crate) path: &'a Path,
+    pub(crate) path: PathBuf,
     /// The format that is expected there.
     pub(crate) format: Format,
 }
 
-impl LockPath<'_> {
+impl LockPath {
     /// Reads what is there, without changing anything.
     pub(super) fn read(&self) -> Result<OnDisk> {
-        self.read_found(self.directory.find(self.file))
+        self.read_found(self.directory.find(&self.file))
     }
 
     /// [Reads](Self::read) a file that was listed with this kind, with one system call less.
     pub(super) fn read_listed(&self, kind: FileKind) -> Result<OnDisk> {
         self.read_found(match kind {
-            FileKind::RegularFile => self.directory.find_regular(self.file),
-            FileKind::OtherOrUnknown => self.directory.find(self.file),
+            FileKind::RegularFile => self.directory.find_regular(&self.file),
+            FileKind::OtherOrUnknown => self.directory.find(&self.file),
         })
     }
 
     fn read_found(&self, found: io::Result<Found>) -> Result<OnDisk> {
-        match found.context(Operation::Open, self.path)? {
+        match found.context(Operation::Open, &self.path)? {
             Found::Missing => Ok(OnDisk::Nothing),
             Found::Other(kind) => Ok(OnDisk::NotRegular(kind)),
             Found::File(file, facts) => {
                 let read = LockFile::read(file, facts, self.is_pid_file());
-                read.context(Operation::Read, self.path).map(OnDisk::File)
+                read.context(Operation::Read, &self.path).map(OnDisk::File)
             }
         }
     }
@@ -105,11 +106,11 @@ impl LockPath<'_> {
             None => self
                 .directory
                 .create_unnamed()
-                .context(Operation::CreateLockFileInDirectory, self.path)?,
+                .context(Operation::CreateLockFileInDirectory, &self.path)?,
         };
         if let Some(file) = unnamed {
-            let new = self.fill(file, record, encode(record, self.path)?)?;
-            match self.directory.link_unnamed(&new.file, self.file) {
+            let new = self.fill(file, record, encode(record, &self.path)?)?;
+            match self.directory.link_unnamed(&new.file, &self.file) {
                 Ok(linked) => return Ok(linked.then_some(new)),
                 // A directory of the store may be on another filesystem.
                 Err(error) if error.kind() == io::ErrorKind::CrossesDevices && was_prepared => {
@@ -117,19 +118,19 @@ impl LockPath<'_> {
                 }
                 // Without /proc an unnamed file cannot get a name; see below.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error).context(Operation::CreateLockFile, self.path),
+                Err(error) => return Err(error).context(Operation::CreateLockFile, &self.path),
             }
         }
         let temporary = random_temporary_name();
         let new = self.create_temporary(&temporary, record)?;
-        let linked = match self.directory.link(&temporary, self.file) {
+        let linked = match self.directory.link(&temporary, &self.file) {
             // A network filesystem may have linked it and lost its answer.
-            Ok(false) => is_named(self.directory, self.file, &new.file),
+            Ok(false) => self.is_named(&new.file),
             linked => linked,
         };
         self.discard(&temporary, &new);
         Ok(linked
-            .context(Operation::CreateLockFile, self.path)?
+            .context(Operation::CreateLockFile, &self.path)?
             .then_some(new))
     }
 
@@ -139,50 +140,50 @@ impl LockPath<'_> {
         let new = self.create_temporary(temporary, record)?;
         // ext4 starts to write the data of a file that is renamed over another (`auto_da_alloc`,
         // ext4(5)), but not of one that is exchanged: 141 and 92 microseconds for the takeover.
-        if self.directory.exchange(temporary, self.file).is_ok() {
+        if self.directory.exchange(temporary, &self.file).is_ok() {
             // `cleanup` removes what stays.
             let _ = self.directory.unlink(temporary);
             return Ok(new);
         }
-        let renamed = self.directory.rename(temporary, self.file);
+        let renamed = self.directory.rename(temporary, &self.file);
         let renamed = renamed.inspect_err(|_| self.discard(temporary, &new));
         renamed
-            .context(Operation::TakeOver, self.path)
+            .context(Operation::TakeOver, &self.path)
             .map(|()| new)
     }
 
     /// Removes the name; `false` if it was gone.
     pub(super) fn unlink(&self) -> Result<bool> {
         self.directory
-            .unlink(self.file)
-            .context(Operation::Remove, self.path)
+            .unlink(&self.file)
+            .context(Operation::Remove, &self.path)
     }
 
     fn fill(&self, mut file: File, record: &Record, written: Written) -> Result<NewLockFile> {
         file.write_all(&written.bytes)
-            .context(Operation::WriteLockFile, self.path)?;
+            .context(Operation::WriteLockFile, &self.path)?;
         if record.kernel_lock {
             // Before the file has its name.
-            file = move_to_high_fd(file).context(Operation::Open, self.path)?;
-            if !try_lock_record(&file).context(Operation::Lock, self.path)? {
-                return Err(io::ErrorKind::WouldBlock.into()).context(Operation::Lock, self.path);
+            file = move_to_high_fd(file).context(Operation::Open, &self.path)?;
+            if !try_lock_record(&file).context(Operation::Lock, &self.path)? {
+                return Err(io::ErrorKind::WouldBlock.into()).context(Operation::Lock, &self.path);
             }
         } else {
             // A lease is renewed by whoever has its owner label. No process is signaled for it.
             self.directory
                 .let_others_write(&file)
-                .context(Operation::ShareLockFile, self.path)?;
+                .context(Operation::ShareLockFile, &self.path)?;
         }
         Ok(NewLockFile { file, written })
     }
 
     /// A file that is not in place yet. Nothing is left of it on failure.
     pub(super) fn create_temporary(&self, name: &OsStr, record: &Record) -> Result<NewLockFile> {
-        let written = encode(record, self.path)?;
+        let written = encode(record, &self.path)?;
         let file = self
             .directory
             .create_named(name)
-            .context(Operation::CreateLockFileInDirectory, self.path)?;
+            .context(Operation::CreateLockFileInDirectory, &self.path)?;
         let filled = self.fill(file, record, written);
         if filled.is_err() {
             let _ = self.directory.unlink(name);
@@ -190,9 +191,14 @@ impl LockPath<'_> {
         filled
     }
 
+    /// Whether it names an open file.
+    pub(crate) fn is_named(&self, file: &File) -> io::Result<bool> {
+        is_named(&self.directory, &self.file, file)
+    }
+
     /// Removes a temporary name if it still names our file. What stays is removed by `cleanup`.
     pub(super) fn discard(&self, temporary: &OsStr, new: &NewLockFile) {
-        if matches!(is_named(self.directory, temporary, &new.file), Ok(true)) {
+        if matches!(is_named(&self.directory, temporary, &new.file), Ok(true)) {
             let _ = self.directory.unlink(temporary);
         }
     }

@@ -21,8 +21,10 @@ mod leftovers;
 mod limits;
 mod lock_file;
 mod number;
+mod place;
 pub(crate) mod provenance;
 mod queue;
+mod reservations;
 mod shared_names;
 mod sleep;
 mod snapshot;
@@ -30,29 +32,30 @@ mod tree_watch;
 
 use std::fs::File;
 use std::io;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub(crate) use directory::{Files, KnownLayout};
 pub(crate) use foreign::MAX_RETRIES;
 pub(crate) use guard::Root;
 use guard::{Guard, open_directory};
 use layout::Layout;
-pub(crate) use lock_file::{LockPath, is_named, wall_clock};
+pub(crate) use lock_file::{LockPath, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
-use queue::{Place, Queue};
+use place::Place;
+use queue::Queue;
 pub(crate) use sleep::Sleeper;
 use snapshot::FilesSnapshot;
-pub(crate) use snapshot::revision;
+pub(crate) use snapshot::{found, not_a_lock};
 
 use self::tree_watch::TreeWatch;
 use crate::backend::{
     Ask, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Limits, Patience, Plan,
     QueueChange, QueuePlace, Updated, WhyNot,
 };
-use crate::decision::{Found as FoundRecord, Key, Moment, Snapshot as _, Ticket, Until};
+use crate::decision::{
+    Found as FoundRecord, Key, Moment, RECHECK_INTERVAL, Snapshot as _, Ticket, Until,
+};
 use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
@@ -63,9 +66,6 @@ use crate::sys::directory::{Found, record_is_locked, sync_file};
 use crate::sys::process::boottime;
 use crate::sys::wait::Watch;
 use crate::ticket::MAX_KEPT;
-
-/// Longest sleep of a waiter on the hold of one that was ahead of it in the queue.
-const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Files {
     /// Makes the change that `plan` returns. `place`: that of the caller in the queue.
@@ -100,7 +100,7 @@ impl Files {
                 Change::Nothing => true,
                 Change::Queue(change) => {
                     if let Some((_, draft)) = &change.join {
-                        commit::ensure_fits(self, &snapshot, draft)?;
+                        commit::ensure_fits(&snapshot, draft)?;
                     }
                     if let Some(joined) = change_queue(&guard, &snapshot, change) {
                         // Ahead of waiters that the decision counted before it.
@@ -112,7 +112,7 @@ impl Files {
                 }
                 Change::Remove(judged) => commit::remove(&guard, &snapshot, &judged)?,
                 Change::Renew(judged, live) => {
-                    let file = commit::renew(&guard, self, &judged, &live)?;
+                    let file = commit::renew(&snapshot, &judged, &live)?;
                     let is_lease = judged
                         .record()
                         .is_some_and(|record| record.kind == Kind::Lease);
@@ -245,14 +245,12 @@ impl Backend for Files {
         };
         let snapshot = FilesSnapshot::new(self, &root, None);
         let mut errors = Vec::new();
-        let mut visit = |found| {
+        for found in snapshot.all_records()? {
             match found {
                 Ok(found) => each(snapshot.now(), found),
                 Err(error) => errors.push(error),
             }
-            ControlFlow::Continue(())
-        };
-        let _ = snapshot.walk_all(&mut visit)?;
+        }
         Ok(errors)
     }
 

@@ -54,20 +54,22 @@ pub(super) fn open(root: &Directory) -> io::Result<Option<File>> {
 /// it would be written there, too. Under the guard.
 #[cold]
 fn replace(own: &Directory) -> io::Result<File> {
-    let name = OsStr::new(LAST);
-    let last = match own.find_regular(name)? {
-        Found::File(linked, _) => read(&linked)?,
-        Found::Other(_) | Found::Missing => 0,
-    };
-    let temporary = random_temporary_name();
-    let new = own.open_own(&temporary, false)?;
     // Not its bytes, which may be those of any file, but a number that follows them if they are one.
-    let written = write(&new, by_clock(Utc::now(), last));
-    if let Err(error) = written.and_then(|()| own.rename(&temporary, name)) {
-        let _ = own.unlink(&temporary);
-        return Err(error);
+    replace_in(own, by_clock(Utc::now(), last_in(own)?))?;
+    own.open_own(OsStr::new(LAST), false)
+}
+
+/// The last number, where it is replaced for each hold; 0: there is none.
+fn last_in(own: &Directory) -> io::Result<u64> {
+    match own.find(OsStr::new(LAST))? {
+        Found::File(file, _) => read(&file),
+        Found::Other(_) | Found::Missing => Ok(0),
     }
-    Ok(new)
+}
+
+fn replace_in(own: &Directory, number: u64) -> io::Result<()> {
+    let (temporary, name) = (random_temporary_name(), OsStr::new(LAST));
+    own.replace(&temporary, name, &number.to_le_bytes())
 }
 
 /// Whether an open file is still that of the last number.
@@ -97,9 +99,8 @@ pub(super) fn next(
 /// Others may have put any file in the place of the last number. It is read, and not written to.
 #[cold]
 fn next_by_replacing(root: &Root, clock: u64) -> io::Result<u64> {
-    let name = OsStr::new(LAST);
-    let behind = |number, file: File| Ok::<_, io::Error>(after(number, read(&file)?));
     if let Some(flat) = &root.flat {
+        let behind = |number, file: File| Ok::<_, io::Error>(after(number, read(&file)?));
         let number = flat.open_files(LAST).try_fold(clock, behind)?;
         flat.replace(LAST, &number.to_le_bytes())?;
         return Ok(number);
@@ -107,12 +108,8 @@ fn next_by_replacing(root: &Root, clock: u64) -> io::Result<u64> {
     let meta = OsStr::new(META_DIR);
     root.directory.make_below(meta)?;
     let own = root.directory.open_below(meta)?;
-    let last = match own.find(name)? {
-        Found::File(file, _) => Some(file),
-        Found::Other(_) | Found::Missing => None,
-    };
-    let number = last.into_iter().try_fold(clock, behind)?;
-    own.replace(&random_temporary_name(), name, &number.to_le_bytes())?;
+    let number = after(clock, last_in(&own)?);
+    replace_in(&own, number)?;
     Ok(number)
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,13 +15,14 @@ use super::foreign;
 use super::guard::{Guard, Root};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{LockFile, LockPath, OnDisk, wall_clock};
-use super::queue::{self, Place, Queue};
+use super::place::Place;
+use super::queue::{self, Queue};
 use crate::backend::{Backend as _, LockSnapshot};
 use crate::decision::liveness::{DEFAULT_MAX_AGE, precedes_boot};
 use crate::decision::verdict::{Reason, Verdict};
 use crate::decision::{
-    Facts, Found, Index, Key, Moment, Needed, Observer, ProcessFact, Request, Revision, Snapshot,
-    Ticket, Want, judge, needed,
+    Facts, Found, Index, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot, Ticket,
+    Want, judge, needed,
 };
 use crate::error::{Context, Error, Operation, Result};
 use crate::identity::{Pid, ProcessId};
@@ -61,6 +62,17 @@ pub(crate) struct FilesSnapshot<'a> {
 /// The parts of a path below the store, and what is there.
 type KnownDirectory = (Vec<OsString>, Option<Arc<Directory>>);
 
+/// Records that are read one after the other, and errors.
+type Records<'s> = Box<dyn Iterator<Item = Result<Found<Handle>>> + 's>;
+
+/// These records, or why they cannot be read.
+fn records<'s>(found: Result<Vec<Found<Handle>>>) -> Records<'s> {
+    match found {
+        Ok(found) => Box::new(found.into_iter().map(Ok)),
+        Err(error) => Box::new(std::iter::once(Err(error))),
+    }
+}
+
 /// The directory of the shared records of a name.
 struct SharedDirectory {
     directory: Arc<Directory>,
@@ -71,6 +83,28 @@ struct SharedDirectory {
 }
 
 type SharedEntry = (Index, OsString, Kind);
+
+impl SharedDirectory {
+    fn new(
+        directory: Arc<Directory>,
+        path: &Path,
+        records: impl Iterator<Item = SharedEntry>,
+    ) -> Result<Self> {
+        let mut entries: Vec<_> = records.collect();
+        entries.sort_unstable_by_key(|(index, ..)| index.number);
+        let only_removable = if entries.is_empty() {
+            Ok(None)
+        } else {
+            directory.only_removable()
+        };
+        Ok(Self {
+            only_removable: only_removable.context(Operation::Inspect, path)?,
+            directory,
+            entries,
+            found: OnceCell::new(),
+        })
+    }
+}
 
 /// The records of a sticky store, in the order of their files.
 type FlatListing = Vec<(Key, OsString, Kind)>;
@@ -98,16 +132,23 @@ impl<'a> FilesSnapshot<'a> {
         }
     }
 
+    /// The place of a record; `None`: the directory in which it would be does not exist.
+    pub(super) fn at(&self, key: &Key) -> Result<Option<LockPath>> {
+        let (parents, file) = self.root.layout().place_of(key);
+        let directory = self.directory(&parents)?;
+        Ok(directory.map(|directory| {
+            let path = self.files.path_of_record(key);
+            self.files.at(directory, file, path)
+        }))
+    }
+
     fn found(&self, key: Key, on_disk: OnDisk) -> Result<Option<Found<Handle>>> {
         Ok(match on_disk {
             OnDisk::Nothing => None,
-            OnDisk::NotRegular(kind) => Some(Found {
-                key,
-                content: Content::NotALock(kind),
-                facts: Facts::of_file(self.now().wall, self.root.shares_kernel_locks),
-                revision: Revision::NONE,
-                handle: None,
-            }),
+            OnDisk::NotRegular(kind) => {
+                let shares_kernel_locks = self.root.shares_kernel_locks;
+                Some(not_a_lock(key, kind, self.now(), shares_kernel_locks))
+            }
             OnDisk::File(file) => {
                 let path = self.files.path_of_record(&key);
                 self.found_file(key, file).context(Operation::Read, &path)?
@@ -137,15 +178,8 @@ impl<'a> FilesSnapshot<'a> {
                 return Err(io::Error::other("it keeps changing"));
             }
         }
-        let content = file.content;
         let open = OpenFile::new(file.file, file.facts, file.bytes);
-        Ok(Some(Found {
-            key,
-            facts,
-            revision: revision(&content, &open),
-            content,
-            handle: Some(Rc::new(open)),
-        }))
+        Ok(Some(found(key, file.content, facts, open)))
     }
 
     /// Judges a file that no caller asked about.
@@ -165,40 +199,31 @@ impl<'a> FilesSnapshot<'a> {
 
     /// Gathers the facts that a verdict needs, and no others.
     pub(super) fn facts(&self, file: &LockFile) -> Facts {
-        let Needed {
-            kernel_lock,
-            lockers: needs_lockers,
-            processes,
-            pid_namespace,
-            clock_at_boot: needs_clock,
-        } = needed(&file.content, self.files.host.observer());
-        let origin = file
-            .content
-            .record()
-            .and_then(|record| record.origin.as_ref());
+        let needed = needed(&file.content, self.files.host.observer());
+        let record = file.content.record();
+        let origin = record.and_then(|record| record.origin.as_ref());
         let same_store = origin.is_some_and(|origin| {
             (origin.store_device, origin.store_inode) == (self.root.id.device, self.root.id.inode)
                 || self.is_in_use_here(file)
         });
         let modified = wall_clock(file.facts.modified);
-        let kernel_lock = kernel_lock.then(|| record_is_locked(&file.file).ok());
+        let is_asked = needed.kernel_lock;
+        let kernel_lock = is_asked.then(|| record_is_locked(&file.file).ok());
         let kernel_lock = kernel_lock.flatten();
         // A probe does not find the readers of flock(1), and the list does. Beside a record readers do not
         // count.
-        let is_listed = file.content.record().is_none() || kernel_lock == Some(true);
-        let lockers = (needs_lockers && is_listed).then(|| lockers(&file.file));
-        let lockers = lockers.flatten();
+        let is_asked = needed.lockers && (record.is_none() || kernel_lock == Some(true));
+        let lockers = is_asked.then(|| lockers(&file.file)).flatten();
         let lockers = lockers.unwrap_or_default();
+        let processes = needed.processes.into_iter();
+        let pid_namespace = needed.pid_namespace.filter(|_| kernel_lock != Some(true));
+        let is_asked = needed.clock_at_boot && precedes_boot(modified, &self.now());
         Facts {
             kernel_lock: kernel_lock.map(|is_locked| is_locked || lockers.is_locked),
             lockers: lockers.pids,
-            processes: processes.into_iter().map(|pid| self.process(pid)).collect(),
-            pid_namespace: pid_namespace
-                .filter(|_| kernel_lock != Some(true))
-                .and_then(|number| self.pid_namespace(number)),
-            clock_at_boot: (needs_clock && precedes_boot(modified, &self.now()))
-                .then(clock_at_boot)
-                .flatten(),
+            processes: processes.map(|pid| self.process(pid)).collect(),
+            pid_namespace: pid_namespace.and_then(|number| self.pid_namespace(number)),
+            clock_at_boot: is_asked.then(clock_at_boot).flatten(),
             same_store,
             ..Facts::of_file(modified, self.root.shares_kernel_locks)
         }
@@ -261,87 +286,62 @@ impl<'a> FilesSnapshot<'a> {
         Ok(directory)
     }
 
-    /// The directory of the shared records of a name; `None` if there is none. `directory`: that of the locks
-    /// below the name.
-    fn shared_directory(
+    /// The shared records of a name; `None` if they have no directory. `directory`: that of the locks below
+    /// the name.
+    fn shared_below(
         &self,
         directory: &Directory,
         name: &LockName,
     ) -> Result<Option<SharedDirectory>> {
-        let path = || self.files.below(&layout::shared(name));
+        let path = self.files.below(&layout::shared(name));
         let directory = match directory.open_below(OsStr::new(SHARED_DIR)) {
             Err(error) if is_not_a_directory(&error) => return Ok(None),
-            opened => Arc::new(opened.context(Operation::OpenDirectory, &path())?),
+            opened => opened.context(Operation::OpenDirectory, &path)?,
         };
-        let entries = directory
-            .entries()
-            .context(Operation::ReadDirectory, &path())?;
-        let mut entries: Vec<_> = entries
-            .into_iter()
-            .filter_map(|(file, kind)| Some((layout::shared_index(&file)?, file, kind)))
-            .collect();
-        entries.sort_unstable_by_key(|(index, ..)| index.number);
-        let only_removable = if entries.is_empty() {
-            None
-        } else {
-            let asked = directory.only_removable();
-            asked.context(Operation::Inspect, &path())?
-        };
-        Ok(Some(SharedDirectory {
-            directory,
-            entries,
-            only_removable,
-            found: OnceCell::new(),
-        }))
+        let entries = directory.entries();
+        let entries = entries.context(Operation::ReadDirectory, &path)?;
+        let entries = entries.into_iter();
+        let records =
+            entries.filter_map(|(file, kind)| Some((layout::shared_index(&file)?, file, kind)));
+        SharedDirectory::new(Arc::new(directory), &path, records).map(Some)
+    }
+
+    /// Those of a name in a sticky store.
+    #[cold]
+    fn shared_in_flat(&self, name: &LockName) -> Result<SharedDirectory> {
+        let own = self.flat_listing()?.iter();
+        let own = own.filter(|(key, ..)| key.name == *name);
+        let records = own.filter_map(|(key, file, kind)| Some((key.index?, file.clone(), *kind)));
+        SharedDirectory::new(Arc::clone(&self.root.directory), &self.root.path, records)
     }
 
     /// The directory of the shared holds of a name, opened and listed once.
     fn shared_of(&self, name: &LockName) -> Result<Option<Rc<SharedDirectory>>> {
-        let children = layout::children(name);
         let is_asked = |(asked, _): &&(LockName, _)| asked == name;
         if let Some((_, known)) = self.shared.borrow().iter().find(is_asked) {
             return Ok(known.clone());
         }
-        let shared = if self.root.flat.is_some() {
-            self.flat_shared(name)?
+        let shared = if name.is_path() {
+            None
+        } else if self.root.flat.is_some() {
+            Some(self.shared_in_flat(name)?)
         } else {
-            match self.directory(&children)? {
-                // A path has none.
-                Some(directory) if !children.is_empty() => {
-                    self.shared_directory(&directory, name)?.map(Rc::new)
-                }
-                _ => None,
+            match self.directory(&layout::children(name))? {
+                Some(directory) => self.shared_below(&directory, name)?,
+                None => None,
             }
         };
-        self.shared
-            .borrow_mut()
-            .push((name.clone(), shared.clone()));
+        let shared = shared.map(Rc::new);
+        let known = (name.clone(), shared.clone());
+        self.shared.borrow_mut().push(known);
         Ok(shared)
     }
 
-    /// The shared holds of a name in a sticky store.
-    #[cold]
-    fn flat_shared(&self, name: &LockName) -> Result<Option<Rc<SharedDirectory>>> {
-        if name.is_path() {
-            return Ok(None);
-        }
-        let listing = self.flat_listing()?;
-        let own = listing.iter().filter(|(key, ..)| key.name == *name);
-        let own = own.filter_map(|(key, file, kind)| Some((key.index?, file.clone(), *kind)));
-        self.flat_directory(own.collect()).map(Some)
-    }
-
-    fn flat_directory(&self, mut entries: Vec<SharedEntry>) -> Result<Rc<SharedDirectory>> {
-        entries.sort_unstable_by_key(|(index, ..)| index.number);
-        let directory = Arc::clone(&self.root.directory);
-        let only_removable = directory.only_removable();
-        let only_removable = only_removable.context(Operation::Inspect, &self.root.path)?;
-        Ok(Rc::new(SharedDirectory {
-            directory,
-            entries,
-            only_removable,
-            found: OnceCell::new(),
-        }))
+    /// The files of the shared records of a name.
+    pub(super) fn shared_files(&self, name: &LockName) -> Result<Vec<OsString>> {
+        let shared = self.shared_of(name)?;
+        let entries = shared.iter().flat_map(|shared| &shared.entries);
+        Ok(entries.map(|(_, file, _)| file.clone()).collect())
     }
 
     fn flat_listing(&self) -> Result<&FlatListing> {
@@ -357,49 +357,41 @@ impl<'a> FilesSnapshot<'a> {
         Ok(self.flat.get_or_init(|| records))
     }
 
-    /// Visits every record of a sticky store that is `wanted`, and what is wrong with it.
+    /// The records of a sticky store that are `wanted`.
     #[cold]
-    fn walk_flat(
-        &self,
-        wanted: &dyn Fn(&Key) -> bool,
-        visit: &mut dyn FnMut(Result<Found<Handle>>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>> {
-        let listing = self.flat_listing()?;
+    fn records_in_flat<'s>(&'s self, wanted: impl Fn(&Key) -> bool + 's) -> Result<Records<'s>> {
+        let wanted = self
+            .flat_listing()?
+            .iter()
+            .filter(move |(key, ..)| wanted(key));
         let mut shared: Vec<&LockName> = Vec::new();
-        for (key, file, kind) in listing {
-            if !wanted(key) {
-                continue;
-            }
-            let flow = if key.index.is_none() {
-                let path = self.root.path.join(file);
-                let place = self.files.at(&self.root.directory, file, &path);
-                let found = place.read_listed(*kind);
-                let found = found.and_then(|on_disk| self.found(key.clone(), on_disk));
-                found.map(|found| found.into_iter().map(Ok).try_for_each(&mut *visit))
+        Ok(Box::new(wanted.flat_map(move |(key, file, kind)| {
+            records(if key.index.is_none() {
+                let directory = Arc::clone(&self.root.directory);
+                let place = self
+                    .files
+                    .at(directory, file.clone(), self.root.path.join(file));
+                self.listed(key.clone(), &place, *kind)
             } else if shared.contains(&&key.name) {
-                continue;
+                Ok(Vec::new())
             } else {
                 shared.push(&key.name);
-                let holds = Snapshot::shared(self, &key.name);
-                holds.map(|holds| holds.into_iter().map(Ok).try_for_each(&mut *visit))
-            };
-            let flow = flow.unwrap_or_else(|error| visit(Err(error)));
-            if flow.is_break() {
-                return Ok(flow);
-            }
-        }
-        Ok(ControlFlow::Continue(()))
+                Snapshot::shared(self, &key.name)
+            })
+        })))
     }
 
-    /// Visits every record of the store, and every error in it. Fails if the store itself cannot be read.
-    pub(super) fn walk_all(
-        &self,
-        visit: &mut dyn FnMut(Result<Found<Handle>>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>> {
-        if self.root.flat.is_none() {
-            return self.walk(&self.root.directory, &self.root.path, None, None, visit);
+    /// All records of the store. Fails if the store itself cannot be read.
+    pub(super) fn all_records(&self) -> Result<Records<'_>> {
+        if self.root.flat.is_some() {
+            return self.records_in_flat(|_| true);
         }
-        self.walk_flat(&|_| true, visit)
+        self.records_below(
+            Arc::clone(&self.root.directory),
+            self.root.path.clone(),
+            None,
+            None,
+        )
     }
 
     /// These records, by number.
@@ -414,6 +406,12 @@ impl<'a> FilesSnapshot<'a> {
         records.filter_map(Result::transpose).collect()
     }
 
+    /// The record of a file that was listed.
+    fn listed(&self, key: Key, place: &LockPath, kind: Kind) -> Result<Vec<Found<Handle>>> {
+        let found = self.found(key, place.read_listed(kind)?)?;
+        Ok(found.into_iter().collect())
+    }
+
     fn shared_record(
         &self,
         shared: &SharedDirectory,
@@ -425,9 +423,9 @@ impl<'a> FilesSnapshot<'a> {
             index: Some(*index),
         };
         let place = LockPath {
-            directory: &shared.directory,
-            file,
-            path: &self.files.path_of_record(&key),
+            directory: Arc::clone(&shared.directory),
+            file: file.clone(),
+            path: self.files.path_of_record(&key),
             format: Format::Native,
         };
         let on_disk = place.read_listed(*kind)?;
@@ -443,55 +441,54 @@ impl<'a> FilesSnapshot<'a> {
         Ok(Some(found))
     }
 
-    /// Visits every record in the directory of the locks below `parent`, and every error in it, of which
+    /// The records in the directory of the locks below `parent`, and the errors there, of which
     /// [`Error::TooDeep`] comes once. `without`: the shared records of this name are left out. Fails if the
     /// directory itself cannot be read.
-    fn walk(
-        &self,
-        directory: &Directory,
-        path: &Path,
-        parent: Option<&str>,
-        without: Option<&LockName>,
-        visit: &mut dyn FnMut(Result<Found<Handle>>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>> {
+    fn records_below<'s>(
+        &'s self,
+        directory: Arc<Directory>,
+        path: PathBuf,
+        parent: Option<String>,
+        without: Option<&'s LockName>,
+    ) -> Result<Records<'s>> {
         let mut entries = directory
             .entries()
-            .context(Operation::ReadDirectory, path)?;
+            .context(Operation::ReadDirectory, &path)?;
         // Names are small, and sorted faster than what is said of the locks.
         entries.sort_unstable();
-        for (file, kind) in entries {
-            let below = path.join(&file);
-            let flow = match layout::entry(parent, &file) {
-                Some(Entry::Lock(name)) => self
-                    .files
-                    .at(directory, &file, &below)
-                    .read_listed(kind)
-                    .and_then(|on_disk| self.found(Key::exclusive(&name), on_disk))
-                    .map(|found| found.into_iter().map(Ok).try_for_each(&mut *visit)),
-                Some(Entry::Shared(name)) if without != Some(&name) => self
-                    .shared_directory(directory, &name)
-                    .and_then(|shared| match shared {
-                        Some(shared) => self.shared_records(&shared, &name, &shared.entries),
-                        None => Ok(Vec::new()),
-                    })
-                    .map(|holds| holds.into_iter().map(Ok).try_for_each(&mut *visit)),
-                Some(Entry::Children(name)) => match directory.open_below(&file) {
-                    Ok(directory) => self.walk(&directory, &below, Some(&name), without, visit),
-                    // It only has the name of such a directory.
-                    Err(error) if is_not_a_directory(&error) => Ok(ControlFlow::Continue(())),
-                    Err(error) => Err(error).context(Operation::OpenDirectory, &below),
-                },
-                Some(Entry::TooDeep) if !self.has_told_depth.replace(true) => {
-                    Err(self.too_deep(&below))
-                }
-                Some(Entry::Shared(_) | Entry::TooDeep) | None => Ok(ControlFlow::Continue(())),
-            };
-            let flow = flow.unwrap_or_else(|error| visit(Err(error)));
-            if flow.is_break() {
-                return Ok(flow);
-            }
-        }
-        Ok(ControlFlow::Continue(()))
+        Ok(Box::new(entries.into_iter().flat_map(
+            move |(file, kind)| {
+                let below = path.join(&file);
+                records(match layout::entry(parent.as_deref(), &file) {
+                    Some(Entry::Lock(name)) => {
+                        let place = self.files.at(Arc::clone(&directory), file, below);
+                        self.listed(Key::exclusive(&name), &place, kind)
+                    }
+                    Some(Entry::Shared(name)) if without != Some(&name) => self
+                        .shared_below(&directory, &name)
+                        .and_then(|shared| match shared {
+                            Some(shared) => self.shared_records(&shared, &name, &shared.entries),
+                            None => Ok(Vec::new()),
+                        }),
+                    Some(Entry::Children(name)) => match directory.open_below(&file) {
+                        Ok(children) => {
+                            let children = Arc::new(children);
+                            match self.records_below(children, below, Some(name), without) {
+                                Ok(records) => return records,
+                                Err(error) => Err(error),
+                            }
+                        }
+                        // It only has the name of such a directory.
+                        Err(error) if is_not_a_directory(&error) => Ok(Vec::new()),
+                        Err(error) => Err(error).context(Operation::OpenDirectory, &below),
+                    },
+                    Some(Entry::TooDeep) if !self.has_told_depth.replace(true) => {
+                        Err(self.too_deep(&below))
+                    }
+                    Some(Entry::Shared(_) | Entry::TooDeep) | None => Ok(Vec::new()),
+                })
+            },
+        )))
     }
 
     #[cold]
@@ -527,13 +524,36 @@ fn may_be_dead(verdict: &Verdict) -> bool {
     )
 }
 
-/// Identifies a hold as it was shown to a person, so that permission to break it covers no other.
-pub(crate) fn revision(content: &Content, open: &OpenFile) -> Revision {
+/// What was found in a file. Its revision identifies a hold as it was shown to a person, so that permission to break
+/// it covers no other.
+pub(crate) fn found(key: Key, content: Content, facts: Facts, open: OpenFile) -> Found<Handle> {
     let hold = content.record().map_or(0, |record| record.hold);
-    Revision {
-        file: open.facts.id.inode,
-        hold,
-        digest: if hold == 0 { digest(&open.bytes) } else { 0 },
+    Found {
+        key,
+        content,
+        facts,
+        revision: Revision {
+            file: open.facts.id.inode,
+            hold,
+            digest: if hold == 0 { digest(&open.bytes) } else { 0 },
+        },
+        handle: Some(Rc::new(open)),
+    }
+}
+
+/// What is in the place of a lock file and can be none.
+pub(crate) fn not_a_lock(
+    key: Key,
+    what: &'static str,
+    now: Moment,
+    shares_kernel_locks: bool,
+) -> Found<Handle> {
+    Found {
+        key,
+        content: Content::NotALock(what),
+        facts: Facts::of_file(now.wall, shares_kernel_locks),
+        revision: Revision::NONE,
+        handle: None,
     }
 }
 
@@ -573,12 +593,10 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
 
     /// Under the guard, a takeover that was killed is finished or reverted first.
     fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
-        let (parents, file) = self.root.layout().place_of(&Key::exclusive(name));
-        let Some(directory) = self.directory(&parents)? else {
+        let key = Key::exclusive(name);
+        let Some(place) = self.at(&key)? else {
             return Ok(None);
         };
-        let path = self.files.path_of(name);
-        let place = self.files.at(&directory, &file, &path);
         let mut on_disk = place.read()?;
         if self.guard.is_some()
             && self.root.shares_kernel_locks
@@ -586,7 +604,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         {
             on_disk = foreign::recover(&|file| self.judge(file).state, &place, name, on_disk)?;
         }
-        self.found(Key::exclusive(name), on_disk)
+        self.found(key, on_disk)
     }
 
     fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
@@ -647,33 +665,31 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         name: &LockName,
         visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
     ) -> Result<()> {
+        if name.is_path() {
+            return Ok(());
+        }
         let children = layout::children(name);
-        if children.is_empty() {
+        let found = if self.root.flat.is_some() {
+            self.records_in_flat(|key| name.is_ancestor_of(&key.name))?
+        } else if let Some(directory) = self.directory(&children)? {
+            // The shared records of the name itself are asked for on their own.
+            let (path, parent) = (self.files.below(&children), name.as_str().to_owned());
+            self.records_below(directory, path, Some(parent), Some(name))?
+        } else {
             return Ok(());
-        }
-        let mut failed = Ok(());
-        let mut visit = |found| match found {
-            Ok(found) => visit(found),
-            // No lock is there.
-            Err(Error::TooDeep { .. }) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Err(error);
-                ControlFlow::Break(())
+        };
+        for found in found {
+            match found {
+                // No lock is there.
+                Err(Error::TooDeep { .. }) => {}
+                found => {
+                    if visit(found?).is_break() {
+                        break;
+                    }
+                }
             }
-        };
-        if self.root.flat.is_some() {
-            let is_below = |key: &Key| name.is_ancestor_of(&key.name);
-            let _ = self.walk_flat(&is_below, &mut visit)?;
-            return failed;
         }
-        let path = self.files.below(&children);
-        let Some(directory) = self.directory(&children)? else {
-            return Ok(());
-        };
-        // Those of the name itself are asked for on their own.
-        let parent = Some(name.as_str());
-        let _ = self.walk(&directory, &path, parent, Some(name), &mut visit)?;
-        failed
+        Ok(())
     }
 
     fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>> {

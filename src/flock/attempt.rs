@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 
 use crate::error::{Context, Operation, Result};
-use crate::files::{LockPath, MAX_RETRIES, is_named};
+use crate::files::{LockPath, MAX_RETRIES};
 use crate::format;
 use crate::identity::Pid;
 use crate::open_file::{OpenFile, read_all};
@@ -41,10 +41,10 @@ pub(super) enum KernelLock {
 }
 
 impl Attempt {
-    fn take(&self, place: &LockPath<'_>, file: File) -> io::Result<(File, bool)> {
+    fn take(&self, place: &LockPath, file: File) -> io::Result<(File, bool)> {
         match try_lock(&file, self.is_shared) {
             Err(error) if needs_write_access(&error) => {
-                match place.directory.find_lockable(place.file, false, true)? {
+                match place.directory.find_lockable(&place.file, false, true)? {
                     FoundFile::File(file, _) => {
                         try_lock(&file, self.is_shared).map(|taken| (file, taken))
                     }
@@ -55,13 +55,13 @@ impl Attempt {
         }
     }
 
-    fn has_taken(&self, place: &LockPath<'_>) -> io::Result<bool> {
+    fn has_taken(&self, place: &LockPath) -> io::Result<bool> {
         let mut taken = self.taken.borrow_mut();
         let Some(file) = taken.as_ref() else {
             return Ok(false);
         };
         // It may have been removed or replaced while it was waited for.
-        let is_named = is_named(place.directory, place.file, file)?;
+        let is_named = place.is_named(file)?;
         if !is_named {
             *taken = None;
         }
@@ -80,18 +80,18 @@ pub(super) fn try_lock(file: &File, is_shared: bool) -> io::Result<bool> {
 
 /// Asks whether a file is locked. An attempt makes the file if there is none, and takes its lock if it can;
 /// `None`: only looks.
-pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<KernelLock> {
+pub(super) fn ask(place: &LockPath, attempt: Option<&Attempt>) -> Result<KernelLock> {
     if let Some(attempt) = attempt
         && attempt
             .has_taken(place)
-            .context(Operation::Inspect, place.path)?
+            .context(Operation::Inspect, &place.path)?
     {
         return Ok(KernelLock::Free);
     }
     let create = attempt.is_some();
     for _ in 0..MAX_RETRIES {
-        let found = place.directory.find_lockable(place.file, create, false);
-        let (file, facts) = match found.context(Operation::Open, place.path)? {
+        let found = place.directory.find_lockable(&place.file, create, false);
+        let (file, facts) = match found.context(Operation::Open, &place.path)? {
             FoundFile::Missing if create => continue,
             FoundFile::Missing => return Ok(KernelLock::Free),
             FoundFile::Other(SYMLINK) => return Ok(KernelLock::NotALock(LINK)),
@@ -102,11 +102,11 @@ pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<Ker
             return Ok(KernelLock::NotALock(NATIVE));
         }
         let Some(attempt) = attempt else {
-            return look_at(file, facts).context(Operation::Inspect, place.path);
+            return look_at(file, facts).context(Operation::Inspect, &place.path);
         };
         let (file, is_taken) = attempt
             .take(place, file)
-            .context(Operation::Lock, place.path)?;
+            .context(Operation::Lock, &place.path)?;
         if !is_taken {
             let lockers = lockers(&file).unwrap_or_default().pids;
             return Ok(KernelLock::Locked {
@@ -116,13 +116,14 @@ pub(super) fn ask(place: &LockPath<'_>, attempt: Option<&Attempt>) -> Result<Ker
                 is_shared: false,
             });
         }
-        if is_named(place.directory, place.file, &file).context(Operation::Inspect, place.path)? {
+        let is_named = place.is_named(&file);
+        if is_named.context(Operation::Inspect, &place.path)? {
             *attempt.taken.borrow_mut() = Some(file);
             return Ok(KernelLock::Free);
         }
     }
     let source = io::Error::other("another program keeps replacing it");
-    Err(source).context(Operation::Lock, place.path)
+    Err(source).context(Operation::Lock, &place.path)
 }
 
 /// Whether a file is locked, and by which processes.

@@ -40,11 +40,7 @@ impl HeldRecord for FlockHold {
         let is_lost = self.is_lost();
         // A process that the command left behind with its descriptor holds nothing.
         unlock_record(&self.file).context(Operation::Unlock, &self.path)?;
-        Ok(if is_lost? {
-            ReleaseOutcome::Lost
-        } else {
-            ReleaseOutcome::Released
-        })
+        is_lost.map(ReleaseOutcome::of_removed)
     }
 
     fn file(&self) -> Option<&File> {

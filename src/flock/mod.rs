@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,10 +20,10 @@ use crate::backend::{
     Ask, BackOff, Backend, Change, Contender, Entry, Limits, LockSnapshot, Patience, Plan,
     QueuePlace, Updated,
 };
-use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Revision, Snapshot, Until};
+use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Snapshot, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::files::layout::{self, Layout};
-use crate::files::{LockPath, Root, Sleeper, number_by_clock, revision, wall_clock};
+use crate::files::{LockPath, Root, Sleeper, found, not_a_lock, number_by_clock, wall_clock};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer::{self, HostFacts};
@@ -145,42 +144,35 @@ struct FlockSnapshot<'a> {
 impl FlockSnapshot<'_> {
     /// `None`: it is free. One of readers has an index.
     fn look(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
-        let path = self.store.path_of(name);
         let place = LockPath {
-            directory: &self.root.directory,
-            file: &layout::file_name(name),
-            path: &path,
+            directory: Arc::clone(&self.root.directory),
+            file: layout::file_name(name),
+            path: self.store.path_of(name),
             format: Format::Flock,
         };
         let shares_kernel_locks = self.root.shares_kernel_locks;
         Ok(Some(match ask(&place, self.attempt.as_ref())? {
             KernelLock::Free => return Ok(None),
-            KernelLock::NotALock(what) => Found {
-                key: Key::exclusive(name),
-                content: Content::NotALock(what),
-                facts: Facts::of_file(self.now().wall, shares_kernel_locks),
-                revision: Revision::NONE,
-                handle: None,
-            },
+            KernelLock::NotALock(what) => {
+                not_a_lock(Key::exclusive(name), what, self.now(), shares_kernel_locks)
+            }
             KernelLock::Locked {
                 open,
                 kernel_lock,
                 lockers,
                 is_shared,
-            } => Found {
-                key: Key {
+            } => {
+                let key = Key {
                     name: name.clone(),
                     index: is_shared.then(|| 0.into()),
-                },
-                content: Content::KernelLock,
-                facts: Facts {
+                };
+                let facts = Facts {
                     kernel_lock,
                     lockers,
                     ..Facts::of_file(wall_clock(open.facts.modified), shares_kernel_locks)
-                },
-                revision: revision(&Content::KernelLock, &open),
-                handle: Some(Rc::new(open)),
-            },
+                };
+                found(key, Content::KernelLock, facts, open)
+            }
         }))
     }
 

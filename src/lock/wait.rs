@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::backend::{BackOff, Patience};
+use crate::backend::{BackOff, IDLE, Patience};
 use crate::status::Status;
 use crate::sys::directory::grow_fd_table;
 use crate::sys::process::boottime;
@@ -14,9 +14,6 @@ const BACK_OFF: BackOff = BackOff {
     first: Duration::from_millis(100),
     most: Duration::from_secs(2),
 };
-
-/// Longest sleep of a wait without a limit.
-const IDLE: Duration = Duration::from_mins(1);
 
 /// Others keep the store busy for a fraction of a millisecond. A wait that is nearly over does not
 /// fail because of that.
