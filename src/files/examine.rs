@@ -31,10 +31,8 @@ pub(crate) fn examine(store: &Path) -> Vec<Finding> {
     let busy = "every user who may read the store can keep it busy";
     let mut found = vec![Finding::warning("guard", busy).advice(advice)];
     if directory.is_sticky_store() {
-        found.push(layout(store, &directory).unwrap_or_else(|error| {
-            let advice = "remove what is in the way once no lock is held in it";
-            Finding::failed(LAYOUT, text_of(&error)).advice(advice)
-        }));
+        let layout = layout(store, &directory);
+        found.push(layout.unwrap_or_else(|error| failed(LAYOUT, &error)));
     }
     found
 }
@@ -76,11 +74,7 @@ fn layout(store: &Path, directory: &Directory) -> Result<Finding> {
 
 /// Makes what root makes in a sticky store, so that its users do not.
 pub(crate) fn create(store: &Path) -> Finding {
-    match prepare(store) {
-        Ok(finding) => finding,
-        Err(error) => Finding::failed(CREATE, text_of(&error))
-            .advice("remove what is in the way once no lock is held in it"),
-    }
+    prepare(store).unwrap_or_else(|error| failed(CREATE, &error))
 }
 
 fn prepare(store: &Path) -> Result<Finding> {
@@ -107,9 +101,10 @@ fn prepare(store: &Path) -> Result<Finding> {
 }
 
 /// An error with its cause.
-fn text_of(error: &Error) -> String {
-    match error {
+fn failed(check: &'static str, error: &Error) -> Finding {
+    let text = match error {
         Error::Io { source, .. } => format!("{error}: {}", cause_text(source)),
         _ => error.to_string(),
-    }
+    };
+    Finding::failed(check, text).advice("remove what is in the way once no lock is held in it")
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::layout::META_DIR;
 use crate::error::{Context as _, Operation, Result};
-use crate::sys::directory::{Directory, Found};
+use crate::sys::directory::Directory;
 use crate::sys::is_not_a_directory;
 use crate::sys::process::own_uid;
 use crate::sys::wait::random_u64;
@@ -90,12 +90,10 @@ impl Flat {
 
     /// The files whose names begin with this kind, each with the rest of its name.
     pub(super) fn files(&self, kind: &str) -> Vec<(&Arc<Directory>, OsString, String)> {
-        let begin = format!("{PREFIX}{kind}-");
         let mut found = Vec::new();
         for directory in self.directories() {
             for file in directory.names().unwrap_or_default() {
-                let rest = file.to_str().and_then(|file| file.strip_prefix(&begin));
-                if let Some(rest) = rest.map(ToOwned::to_owned) {
+                if let Some(rest) = rest_of(&file, kind).map(ToOwned::to_owned) {
                     found.push((directory, file, rest));
                 }
             }
@@ -106,10 +104,7 @@ impl Flat {
     /// The open files of this kind, of all users.
     pub(super) fn open_files(&self, kind: &str) -> impl Iterator<Item = File> {
         let files = self.files(kind).into_iter();
-        files.filter_map(|(directory, file, _)| match directory.find(&file) {
-            Ok(Found::File(file, _)) => Some(file),
-            _ => None,
-        })
+        files.filter_map(|(directory, file, _)| directory.find(&file).ok()?.file())
     }
 
     /// Puts a new file of this kind in place of the caller's. Fails where somebody else has made a file of that name.
@@ -131,9 +126,13 @@ impl Flat {
 
 /// Whether a file has not got its name yet.
 pub(super) fn is_new(file: &OsStr) -> bool {
-    let rest = file.to_str().and_then(|file| file.strip_prefix(PREFIX));
-    rest.and_then(|rest| rest.strip_prefix(NEW))
-        .is_some_and(|rest| rest.starts_with('-'))
+    rest_of(file, NEW).is_some()
+}
+
+/// What follows in the name of a file of this kind.
+fn rest_of<'f>(file: &'f OsStr, kind: &str) -> Option<&'f str> {
+    let rest = file.to_str()?.strip_prefix(PREFIX)?;
+    rest.strip_prefix(kind)?.strip_prefix('-')
 }
 
 /// The name of a ticket's file in a sticky store.
@@ -147,8 +146,7 @@ pub(super) fn ticket_file(ticket: &OsStr, of: &OsStr) -> OsString {
 
 /// What the name of a ticket's file says: the ticket, and the file of its lock.
 pub(super) fn ticket_in(file: &OsStr) -> Option<(&str, &str)> {
-    let rest = file.to_str()?.strip_prefix(PREFIX)?.strip_prefix(TICKET)?;
-    rest.strip_prefix('-')?.split_once('+')
+    rest_of(file, TICKET)?.split_once('+')
 }
 
 /// The kind of tickets.

@@ -86,10 +86,11 @@ fn restore_foreign_file(
     let temporary = own_temporary_name(&place.file);
     let aside = place.sibling(&temporary);
     let taken_out = match aside.read() {
-        Ok(OnDisk::File(file)) => file,
-        Ok(OnDisk::Nothing | OnDisk::NotRegular(_)) => return Ok(false),
         Err(error) if is_denied(&error) => return Ok(false),
-        Err(error) => return Err(error),
+        on_disk => on_disk?,
+    };
+    let OnDisk::File(taken_out) = taken_out else {
+        return Ok(false);
     };
     // A bare number does not show whether it is our own, which was never in place.
     let is_foreign = taken_out
@@ -232,22 +233,33 @@ impl LockPath {
     /// Removes what is there if, once it has a temporary name, it is what was meant.
     fn remove_if(&self, is_meant: impl FnOnce(&OsStr) -> io::Result<bool>) -> Result<bool> {
         let temporary = &*self.claim_temporary_name()?;
-        match self.directory.rename(&self.file, temporary) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            renamed => renamed.context(Operation::Remove, &self.path)?,
+        let is_taken_out = self.take_out(Operation::Remove, temporary, is_meant)?;
+        if is_taken_out {
+            let removed = self.directory.unlink(temporary);
+            removed.context(Operation::Remove, &self.path)?;
         }
-        let is_meant = is_meant(temporary);
+        Ok(is_taken_out)
+    }
+
+    /// Gives what is there another name if it is what was meant, as is seen only then.
+    pub(super) fn take_out(
+        &self,
+        operation: Operation,
+        name: &OsStr,
+        is_meant: impl FnOnce(&OsStr) -> io::Result<bool>,
+    ) -> Result<bool> {
+        match self.directory.rename(&self.file, name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            renamed => renamed.context(operation, &self.path)?,
+        }
+        let is_meant = is_meant(name);
         if !matches!(is_meant, Ok(true)) {
             // If another file has come meanwhile, this one cannot go back, and is not ours to remove.
             self.directory
-                .move_if_free(temporary, &self.file)
+                .move_if_free(name, &self.file)
                 .context(Operation::PutBack, &self.path)?;
-            return is_meant.context(Operation::Inspect, &self.path);
         }
-        self.directory
-            .unlink(temporary)
-            .context(Operation::Remove, &self.path)?;
-        Ok(true)
+        is_meant.context(Operation::Inspect, &self.path)
     }
 
     /// Puts back what was taken out. Its place is empty, or has a dead record.

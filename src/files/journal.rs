@@ -367,24 +367,21 @@ pub(crate) fn size(store: &Path) -> io::Result<Option<u64>> {
     let Ok(Some(root)) = Root::open(store, true) else {
         return Ok(None);
     };
-    if !root.directory.is_own() {
-        let files = files_of(&root)?;
-        let sizes = files.iter().map(|(directory, file)| directory.facts(file));
-        let sizes = sizes.collect::<io::Result<Vec<_>>>()?;
-        let sizes = sizes.into_iter().flatten().map(|facts| facts.size);
-        return Ok((!files.is_empty()).then(|| sizes.sum()));
+    let mut size = None;
+    for (directory, file) in files_of(&root)? {
+        let Some(facts) = directory.facts(&file)? else {
+            continue;
+        };
+        if root.directory.is_own() && file == JOURNAL {
+            if !facts.is_regular {
+                return Err(io::Error::other("not a regular file"));
+            }
+            // Opened for writing and closed, it would count as written to who watches it.
+            directory.ensure_writable(&file)?;
+        }
+        *size.get_or_insert(0) += facts.size;
     }
-    let Some(own) = existing(root.directory.open_below(OsStr::new(META_DIR)))? else {
-        return Ok(None);
-    };
-    match own.find(OsStr::new(JOURNAL))? {
-        // Opened for writing and closed, it would count as written to who watches it.
-        Found::File(_, facts) => own
-            .ensure_writable(OsStr::new(JOURNAL))
-            .map(|()| Some(facts.size)),
-        Found::Other(_) => Err(io::Error::other("not a regular file")),
-        Found::Missing => Ok(None),
-    }
+    Ok(size)
 }
 
 impl Journal {

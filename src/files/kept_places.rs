@@ -238,9 +238,7 @@ fn tickets(queue: &Tickets) -> impl Iterator<Item = TicketName> {
 }
 
 fn open(queue: &Tickets, name: TicketName) -> Option<(File, TicketContent)> {
-    let Ok(Found::File(file, _)) = queue.find(name) else {
-        return None;
-    };
+    let file = queue.find(name).ok()?.file()?;
     let content = TicketContent::read(&read_all(&file).ok()?)?;
     Some((file, content))
 }

@@ -62,7 +62,7 @@ use crate::observer::HostFacts;
 use crate::open_file::Handle;
 use crate::record::{Format, Kind, Mode};
 use crate::status::{KeptPlace, Waiter};
-use crate::sys::directory::{Found, record_is_locked, sync_file};
+use crate::sys::directory::{record_is_locked, sync_file};
 use crate::sys::process::boottime;
 use crate::sys::wait::Watch;
 use crate::ticket::MAX_KEPT;
@@ -165,16 +165,12 @@ impl Files {
 
 impl Files {
     fn look_at_queue<T: Default>(&self, look: impl FnOnce(&Queue<'_>) -> T) -> Result<T> {
-        if self.is_known_tree() {
-            let root = open_directory(&self.store)?;
-            return Ok(root
-                .map(|root| look(&Queue::of_tree(&root)))
-                .unwrap_or_default());
-        }
-        let root = self.open()?;
-        Ok(root
-            .map(|root| look(&Queue::open(&root)))
-            .unwrap_or_default())
+        let queue = if self.is_known_tree() {
+            open_directory(&self.store)?.map(|root| Queue::of_tree(&root))
+        } else {
+            self.open()?.map(|root| Queue::open(&root))
+        };
+        Ok(queue.as_ref().map(look).unwrap_or_default())
     }
 }
 
@@ -353,9 +349,7 @@ fn locked_file(place: Option<&Place>, name: &LockName) -> Option<File> {
     let root = &place?.root;
     let (parents, file) = root.layout().place_of(&Key::exclusive(name));
     let directory = root.descend(&parents).ok()??;
-    let Found::File(file, _) = directory.find(&file).ok()? else {
-        return None;
-    };
+    let file = directory.find(&file).ok()?.file()?;
     record_is_locked(&file).ok()?.then_some(file)
 }
 

@@ -12,7 +12,7 @@ use super::guard::Root;
 use super::layout::META_DIR;
 use super::lock_file::is_named;
 use crate::record::MAX_HOLD;
-use crate::sys::directory::{Directory, FileExt as _, Found};
+use crate::sys::directory::{Directory, FileExt as _};
 use crate::sys::temporary::random_temporary_name;
 
 const LAST: &str = "last";
@@ -61,10 +61,8 @@ fn replace(own: &Directory) -> io::Result<File> {
 
 /// The last number, where it is replaced for each hold; 0: there is none.
 fn last_in(own: &Directory) -> io::Result<u64> {
-    match own.find(OsStr::new(LAST))? {
-        Found::File(file, _) => read(&file),
-        Found::Other(_) | Found::Missing => Ok(0),
-    }
+    let last = own.find(OsStr::new(LAST))?.file();
+    last.map_or(Ok(0), |last| read(&last))
 }
 
 fn replace_in(own: &Directory, number: u64) -> io::Result<()> {

@@ -87,6 +87,30 @@ fn tickets_in_flat(flat: &Flat) -> impl Iterator<Item = (Tickets, TicketName, Lo
     })
 }
 
+/// Visits the queues of the locks below `parent`, each with the directory that it is in. `prunes`: removes the other
+/// directories there, if they are empty then.
+fn each_queue(
+    directory: &Directory,
+    parent: Option<&str>,
+    prunes: bool,
+    visit: &mut dyn FnMut(&Directory, &LockName),
+) {
+    for file in directory.names().unwrap_or_default() {
+        match layout::entry(parent, &file) {
+            Some(Entry::Lock(name)) => visit(directory, &name),
+            Some(Entry::Children(name)) => {
+                if let Ok(below) = directory.open_below(&file) {
+                    each_queue(&below, Some(&name), prunes, visit);
+                }
+                if prunes {
+                    let _ = directory.remove_below_if_empty(&file);
+                }
+            }
+            Some(Entry::Shared(_) | Entry::TooDeep) | None => {}
+        }
+    }
+}
+
 /// The name of the first segment of a name.
 fn first_of(name: &LockName) -> Result<LockName> {
     LockName::new(name.as_str().split('/').next().unwrap_or_default())
@@ -172,14 +196,15 @@ impl<'a> Queue<'a> {
                 }
             }
         } else if let Some(waiting) = &self.waiting {
+            let mut list = |directory: &_, name: &_| self.list_lock(directory, name, &mut found);
             match beside.map(first_of) {
-                None => self.list_below(waiting, None, &mut found),
+                None => each_queue(waiting, None, false, &mut list),
                 Some(Ok(first)) => {
-                    self.list_lock(waiting, &layout::file_name(&first), &first, &mut found);
+                    list(waiting, &first);
                     if let [children] = layout::children(&first).as_slice()
                         && let Ok(directory) = waiting.open_below(children)
                     {
-                        self.list_below(&directory, Some(first.as_str()), &mut found);
+                        each_queue(&directory, Some(first.as_str()), false, &mut list);
                     }
                 }
                 Some(Err(_)) => {}
@@ -210,36 +235,11 @@ impl<'a> Queue<'a> {
         listed.queues.push(tickets.clone());
     }
 
-    /// Those for the names below `parent`.
-    fn list_below(
-        &self,
-        directory: &Directory,
-        parent: Option<&str>,
-        found: &mut Vec<(u64, LockName)>,
-    ) {
-        for file in directory.names().unwrap_or_default() {
-            match layout::entry(parent, &file) {
-                Some(Entry::Lock(name)) => self.list_lock(directory, &file, &name, found),
-                Some(Entry::Children(name)) => {
-                    if let Ok(below) = directory.open_below(&file) {
-                        self.list_below(&below, Some(&name), found);
-                    }
-                }
-                Some(Entry::Shared(_) | Entry::TooDeep) | None => {}
-            }
-        }
-    }
-
-    fn list_lock(
-        &self,
-        directory: &Directory,
-        file: &OsStr,
-        name: &LockName,
-        found: &mut Vec<(u64, LockName)>,
-    ) {
+    /// Those of one lock, whose queue is in this directory.
+    fn list_lock(&self, directory: &Directory, name: &LockName, found: &mut Vec<(u64, LockName)>) {
         let tickets = match self.own.and_then(|own| own.tickets_of(name)) {
             Some(own) => own.clone(),
-            None => match directory.open_below(file) {
+            None => match directory.open_below(&layout::file_name(name)) {
                 Ok(queue) => Tickets::alone_in(Arc::new(queue)),
                 Err(_) => return,
             },
@@ -386,30 +386,17 @@ pub(super) fn sweep(guard: &Guard) {
             sweep_ticket(&tickets, ticket);
         }
     } else if let Ok(Some(waiting)) = guard.root.descend(&waiting_parts()) {
-        sweep_directory(&waiting, None);
-        prune_waiting(&guard.root);
-    }
-}
-
-/// Sweeps the queues of the locks below `parent`.
-fn sweep_directory(directory: &Directory, parent: Option<&str>) {
-    for file in directory.names().unwrap_or_default() {
-        let entry = layout::entry(parent, &file);
-        let Some(Entry::Lock(_) | Entry::Children(_)) = entry else {
-            continue;
-        };
-        let Ok(below) = directory.open_below(&file) else {
-            continue;
-        };
-        if let Some(Entry::Children(name)) = entry {
-            sweep_directory(&below, Some(&name));
-        } else {
-            let tickets = Tickets::alone_in(Arc::new(below));
-            for ticket in tickets.names() {
-                sweep_ticket(&tickets, ticket);
+        each_queue(&waiting, None, true, &mut |directory, name| {
+            let file = layout::file_name(name);
+            if let Ok(queue) = directory.open_below(&file) {
+                let tickets = Tickets::alone_in(Arc::new(queue));
+                for ticket in tickets.names() {
+                    sweep_ticket(&tickets, ticket);
+                }
             }
-        }
-        let _ = directory.remove_below_if_empty(&file);
+            let _ = directory.remove_below_if_empty(&file);
+        });
+        prune_waiting(&guard.root);
     }
 }
 

@@ -80,10 +80,9 @@ impl FlatReservations {
     }
 
     pub(super) fn of_caller(flat: &Flat) -> Self {
-        match flat.directory().find(&Flat::own_file(RESERVATIONS)) {
-            Ok(Found::File(file, _)) => Self::read(&file).unwrap_or_default(),
-            _ => Self::default(),
-        }
+        let own = flat.directory().find(&Flat::own_file(RESERVATIONS)).ok();
+        let own = own.and_then(Found::file);
+        own.and_then(|own| Self::read(&own)).unwrap_or_default()
     }
 
     pub(super) fn merged(mut self) -> Reservations {

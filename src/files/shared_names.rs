@@ -9,7 +9,7 @@ use super::layout::META_DIR;
 use super::lock_file::open_or_replace;
 use crate::name::LockName;
 use crate::record::digest;
-use crate::sys::directory::{Directory, FileExt as _, Found};
+use crate::sys::directory::{Directory, FileExt as _};
 use crate::sys::temporary::random_temporary_name;
 
 const FILE: &str = "shared";
@@ -30,9 +30,9 @@ pub(super) fn note(root: &Directory, name: &LockName) -> io::Result<bool> {
     let mut text = [0; SUM_AT + BYTES];
     let found = match &in_place {
         Some(found) => found.read_at(&mut text, 0)?,
-        None => match own.find(file)? {
-            Found::File(found, _) => found.read_at(&mut text, 0)?,
-            Found::Other(_) | Found::Missing => 0,
+        None => match own.find(file)?.file() {
+            Some(found) => found.read_at(&mut text, 0)?,
+            None => 0,
         },
     };
     let (names, sum) = text.split_at_mut(SUM_AT);

@@ -42,14 +42,20 @@ pub(crate) struct FilesSnapshot<'a> {
     pub(super) root: &'a Root,
     /// `None`: nothing is changed, not even what a killed process left.
     pub(super) guard: Option<&'a Guard>,
+    /// Of a caller that waits.
+    pub(super) place: Option<&'a Place>,
+    known: Known<'a>,
+}
+
+/// The answers so far.
+#[derive(Default)]
+struct Known<'a> {
     now: OnceCell<Moment>,
     processes: RefCell<BTreeMap<Pid, ProcessFact>>,
     pid_namespaces: RefCell<BTreeMap<u64, Option<ProcessState>>>,
-    /// The answers so far, each of which reads /proc.
+    /// Each answer reads /proc.
     descends_from: RefCell<BTreeMap<ProcessId, bool>>,
     queue: OnceCell<Queue<'a>>,
-    /// Of a caller that waits.
-    pub(super) place: Option<&'a Place>,
     /// The directories below the store that were looked for, whether found or not.
     directories: RefCell<Vec<KnownDirectory>>,
     /// Those of the names that were asked about: a decision asks several times.
@@ -119,16 +125,8 @@ impl<'a> FilesSnapshot<'a> {
             files,
             root,
             guard,
-            now: OnceCell::new(),
-            processes: RefCell::default(),
-            pid_namespaces: RefCell::default(),
-            descends_from: RefCell::default(),
-            queue: OnceCell::new(),
             place: None,
-            directories: RefCell::default(),
-            shared: RefCell::default(),
-            has_told_depth: Cell::default(),
-            flat: OnceCell::new(),
+            known: Known::default(),
         }
     }
 
@@ -242,7 +240,7 @@ impl<'a> FilesSnapshot<'a> {
     /// A listing asks for the same namespace many times.
     #[cold]
     fn pid_namespace(&self, number: u64) -> Option<ProcessState> {
-        let mut known = self.pid_namespaces.borrow_mut();
+        let mut known = self.known.pid_namespaces.borrow_mut();
         *known
             .entry(number)
             .or_insert_with(|| process::state_of_pid_namespace(number))
@@ -250,7 +248,7 @@ impl<'a> FilesSnapshot<'a> {
 
     /// A listing asks for the same process many times.
     fn process(&self, pid: Pid) -> ProcessFact {
-        let mut known = self.processes.borrow_mut();
+        let mut known = self.known.processes.borrow_mut();
         *known.entry(pid).or_insert_with(|| {
             let state = process::presence(pid);
             let began_ms = match state {
@@ -272,7 +270,7 @@ impl<'a> FilesSnapshot<'a> {
             return Ok(Some(Arc::clone(&self.root.directory)));
         };
         let is_known = |(known, _): &&(Vec<OsString>, _)| known == parts;
-        if let Some((_, directory)) = self.directories.borrow().iter().find(is_known) {
+        if let Some((_, directory)) = self.known.directories.borrow().iter().find(is_known) {
             return Ok(directory.clone());
         }
         let directory = match self.directory(above)? {
@@ -282,7 +280,7 @@ impl<'a> FilesSnapshot<'a> {
             None => None,
         };
         let known = (parts.to_vec(), directory.clone());
-        self.directories.borrow_mut().push(known);
+        self.known.directories.borrow_mut().push(known);
         Ok(directory)
     }
 
@@ -318,7 +316,7 @@ impl<'a> FilesSnapshot<'a> {
     /// The directory of the shared holds of a name, opened and listed once.
     fn shared_of(&self, name: &LockName) -> Result<Option<Rc<SharedDirectory>>> {
         let is_asked = |(asked, _): &&(LockName, _)| asked == name;
-        if let Some((_, known)) = self.shared.borrow().iter().find(is_asked) {
+        if let Some((_, known)) = self.known.shared.borrow().iter().find(is_asked) {
             return Ok(known.clone());
         }
         let shared = if name.is_path() {
@@ -333,7 +331,7 @@ impl<'a> FilesSnapshot<'a> {
         };
         let shared = shared.map(Rc::new);
         let known = (name.clone(), shared.clone());
-        self.shared.borrow_mut().push(known);
+        self.known.shared.borrow_mut().push(known);
         Ok(shared)
     }
 
@@ -345,7 +343,7 @@ impl<'a> FilesSnapshot<'a> {
     }
 
     fn flat_listing(&self) -> Result<&FlatListing> {
-        if let Some(listing) = self.flat.get() {
+        if let Some(listing) = self.known.flat.get() {
             return Ok(listing);
         }
         let entries = self.root.directory.entries();
@@ -354,7 +352,7 @@ impl<'a> FilesSnapshot<'a> {
         // A directory in it is not looked into: its owner could remove what is there.
         let record = |(file, kind): (OsString, Kind)| Some((layout::flat_key(&file)?, file, kind));
         let records = entries.into_iter().filter_map(record).collect();
-        Ok(self.flat.get_or_init(|| records))
+        Ok(self.known.flat.get_or_init(|| records))
     }
 
     /// The records of a sticky store that are `wanted`.
@@ -482,7 +480,7 @@ impl<'a> FilesSnapshot<'a> {
                         Err(error) if is_not_a_directory(&error) => Ok(Vec::new()),
                         Err(error) => Err(error).context(Operation::OpenDirectory, &below),
                     },
-                    Some(Entry::TooDeep) if !self.has_told_depth.replace(true) => {
+                    Some(Entry::TooDeep) if !self.known.has_told_depth.replace(true) => {
                         Err(self.too_deep(&below))
                     }
                     Some(Entry::Shared(_) | Entry::TooDeep) | None => Ok(Vec::new()),
@@ -501,7 +499,7 @@ impl<'a> FilesSnapshot<'a> {
     }
 
     pub(super) fn queue(&self) -> &Queue<'a> {
-        self.queue.get_or_init(|| match self.place {
+        self.known.queue.get_or_init(|| match self.place {
             Some(place) => Queue::before(place),
             None => Queue::open(self.root),
         })
@@ -573,7 +571,7 @@ impl LockSnapshot for FilesSnapshot<'_> {
 
 impl Snapshot<Handle> for FilesSnapshot<'_> {
     fn now(&self) -> Moment {
-        *self.now.get_or_init(observer::now)
+        *self.known.now.get_or_init(observer::now)
     }
 
     fn observer(&self) -> Observer {
@@ -585,7 +583,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
     }
 
     fn descends_from(&self, process: ProcessId) -> bool {
-        let mut answers = self.descends_from.borrow_mut();
+        let mut answers = self.known.descends_from.borrow_mut();
         *answers
             .entry(process)
             .or_insert_with(|| observer::descends_from(process))

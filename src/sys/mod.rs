@@ -154,6 +154,15 @@ pub(crate) enum Found {
     File(File, FileFacts),
 }
 
+impl Found {
+    pub(crate) fn file(self) -> Option<File> {
+        match self {
+            Self::File(file, _) => Some(file),
+            Self::Missing | Self::Other(_) => None,
+        }
+    }
+}
+
 /// Who holds the locks of flock(2) on a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lockers {
