@@ -301,7 +301,7 @@ impl Protocol {
                 go(state, Step::Looking);
             }
             // Mirrors recover, src/files/foreign.rs: b3d9e9382c112874
-            // Mirrors restore_foreign_file, src/files/foreign.rs: af6a6ac6a0cbb7d4
+            // Mirrors restore_foreign_file, src/files/foreign.rs: f42d1b58c2690c52
             Step::Looking => match state.name {
                 Some(found) if !state.is_dead(found) => state.leave(by, Step::Idle),
                 None if self.flaw != Flaw::NoReturn && state.foreigns_aside().is_some() => {

@@ -4,7 +4,6 @@
 //! says, leave. [`snapshot`] gathers evidence, [`commit`] writes, [`foreign`] keeps peace with programs
 //! that do not enter the guard, [`queue`] and [`sleep`] let callers wait.
 
-mod address;
 mod aside;
 mod commit;
 mod directory;
@@ -199,7 +198,7 @@ impl Backend for Files {
     }
 
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
-        address::locate(self, name)
+        directory::locate(self, name)
     }
 
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {

@@ -39,8 +39,7 @@ pub(super) fn open(root: &Directory) -> io::Result<Option<File>> {
     let name = OsStr::new(META_DIR);
     let opened = match root.open_own_in(name, OsStr::new(LAST)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            root.make_below(name)?;
-            root.open_below(name)?.open_own(OsStr::new(LAST), false)
+            meta(root)?.open_own(OsStr::new(LAST), false)
         }
         Err(error) if error.kind() == io::ErrorKind::TooManyLinks => {
             replace(&root.open_below(name)?)
@@ -57,6 +56,11 @@ fn replace(own: &Directory) -> io::Result<File> {
     // Not its bytes, which may be those of any file, but a number that follows them if they are one.
     replace_in(own, by_clock(Utc::now(), last_in(own)?))?;
     own.open_own(OsStr::new(LAST), false)
+}
+
+fn meta(root: &Directory) -> io::Result<Directory> {
+    root.make_below(OsStr::new(META_DIR))?;
+    root.open_below(OsStr::new(META_DIR))
 }
 
 /// The last number, where it is replaced for each hold; 0: there is none.
@@ -103,9 +107,7 @@ fn next_by_replacing(root: &Root, clock: u64) -> io::Result<u64> {
         flat.replace(LAST, &number.to_le_bytes())?;
         return Ok(number);
     }
-    let meta = OsStr::new(META_DIR);
-    root.directory.make_below(meta)?;
-    let own = root.directory.open_below(meta)?;
+    let own = meta(&root.directory)?;
     let number = after(clock, last_in(&own)?);
     replace_in(&own, number)?;
     Ok(number)

@@ -59,7 +59,7 @@ struct Known<'a> {
     /// The directories below the store that were looked for, whether found or not.
     directories: RefCell<Vec<KnownDirectory>>,
     /// Those of the names that were asked about: a decision asks several times.
-    shared: RefCell<Vec<(LockName, Option<Rc<SharedDirectory>>)>>,
+    shared: RefCell<Vec<(LockName, Rc<SharedDirectory>)>>,
     has_told_depth: Cell<bool>,
     /// The records of a sticky store, once it was listed.
     flat: OnceCell<FlatListing>,
@@ -79,7 +79,7 @@ fn records<'s>(found: Result<Vec<Found<Handle>>>) -> Records<'s> {
     }
 }
 
-/// The directory of the shared records of a name.
+/// The directory of the shared records of a name; that of the store, if there are none.
 struct SharedDirectory {
     directory: Arc<Directory>,
     entries: Vec<SharedEntry>,
@@ -284,16 +284,11 @@ impl<'a> FilesSnapshot<'a> {
         Ok(directory)
     }
 
-    /// The shared records of a name; `None` if they have no directory. `directory`: that of the locks below
-    /// the name.
-    fn shared_below(
-        &self,
-        directory: &Directory,
-        name: &LockName,
-    ) -> Result<Option<SharedDirectory>> {
+    /// The shared records of a name. `directory`: that of the locks below the name.
+    fn shared_below(&self, directory: &Directory, name: &LockName) -> Result<SharedDirectory> {
         let path = self.files.below(&layout::shared(name));
         let directory = match directory.open_below(OsStr::new(SHARED_DIR)) {
-            Err(error) if is_not_a_directory(&error) => return Ok(None),
+            Err(error) if is_not_a_directory(&error) => return self.without_shared(),
             opened => opened.context(Operation::OpenDirectory, &path)?,
         };
         let entries = directory.entries();
@@ -301,7 +296,12 @@ impl<'a> FilesSnapshot<'a> {
         let entries = entries.into_iter();
         let records =
             entries.filter_map(|(file, kind)| Some((layout::shared_index(&file)?, file, kind)));
-        SharedDirectory::new(Arc::new(directory), &path, records).map(Some)
+        SharedDirectory::new(Arc::new(directory), &path, records)
+    }
+
+    fn without_shared(&self) -> Result<SharedDirectory> {
+        let directory = Arc::clone(&self.root.directory);
+        SharedDirectory::new(directory, &self.root.path, std::iter::empty())
     }
 
     /// Those of a name in a sticky store.
@@ -314,23 +314,23 @@ impl<'a> FilesSnapshot<'a> {
     }
 
     /// The directory of the shared holds of a name, opened and listed once.
-    fn shared_of(&self, name: &LockName) -> Result<Option<Rc<SharedDirectory>>> {
+    fn shared_of(&self, name: &LockName) -> Result<Rc<SharedDirectory>> {
         let is_asked = |(asked, _): &&(LockName, _)| asked == name;
         if let Some((_, known)) = self.known.shared.borrow().iter().find(is_asked) {
-            return Ok(known.clone());
+            return Ok(Rc::clone(known));
         }
         let shared = if name.is_path() {
-            None
+            self.without_shared()?
         } else if self.root.flat.is_some() {
-            Some(self.shared_in_flat(name)?)
+            self.shared_in_flat(name)?
         } else {
             match self.directory(&layout::children(name))? {
                 Some(directory) => self.shared_below(&directory, name)?,
-                None => None,
+                None => self.without_shared()?,
             }
         };
-        let shared = shared.map(Rc::new);
-        let known = (name.clone(), shared.clone());
+        let shared = Rc::new(shared);
+        let known = (name.clone(), Rc::clone(&shared));
         self.known.shared.borrow_mut().push(known);
         Ok(shared)
     }
@@ -338,8 +338,8 @@ impl<'a> FilesSnapshot<'a> {
     /// The files of the shared records of a name.
     pub(super) fn shared_files(&self, name: &LockName) -> Result<Vec<OsString>> {
         let shared = self.shared_of(name)?;
-        let entries = shared.iter().flat_map(|shared| &shared.entries);
-        Ok(entries.map(|(_, file, _)| file.clone()).collect())
+        let files = shared.entries.iter().map(|(_, file, _)| file.clone());
+        Ok(files.collect())
     }
 
     fn flat_listing(&self) -> Result<&FlatListing> {
@@ -464,10 +464,7 @@ impl<'a> FilesSnapshot<'a> {
                     }
                     Some(Entry::Shared(name)) if without != Some(&name) => self
                         .shared_below(&directory, &name)
-                        .and_then(|shared| match shared {
-                            Some(shared) => self.shared_records(&shared, &name, &shared.entries),
-                            None => Ok(Vec::new()),
-                        }),
+                        .and_then(|shared| self.shared_records(&shared, &name, &shared.entries)),
                     Some(Entry::Children(name)) => match directory.open_below(&file) {
                         Ok(children) => {
                             let children = Arc::new(children);
@@ -606,9 +603,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
     }
 
     fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
-        let Some(shared) = self.shared_of(name)? else {
-            return Ok(Vec::new());
-        };
+        let shared = self.shared_of(name)?;
         if let Some(found) = shared.found.get() {
             return Ok(found.clone());
         }
@@ -618,13 +613,10 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
 
     fn shared_beside(&self, request: &Request, name: &LockName) -> Result<Vec<Found<Handle>>> {
         let shared = self.shared_of(name)?;
-        let is_many = |shared: &&Rc<SharedDirectory>| {
-            shared.entries.len() > SHARED_READ && self.takeover_is_safe()
-        };
-        let Some(shared) = shared.as_ref().filter(is_many) else {
-            return self.shared(name);
-        };
         let (asker, count) = (request.asker_digest(), shared.entries.len());
+        if count <= SHARED_READ || !self.takeover_is_safe() {
+            return self.shared(name);
+        }
         let since = self.now().boottime_ms % u64::try_from(count).unwrap_or(u64::MAX);
         let since = usize::try_from(since).unwrap_or(0);
         let is_read = |(at, (index, ..)): &(usize, &SharedEntry)| {
@@ -632,19 +624,17 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
             is_own || !request.replace.is_empty() || (at + count - since) % count < SHARED_READ
         };
         let entries = shared.entries.iter().enumerate().filter(is_read);
-        self.shared_records(shared, name, entries.map(|(_, entry)| entry))
+        self.shared_records(&shared, name, entries.map(|(_, entry)| entry))
     }
 
     fn shared_numbers(&self, name: &LockName) -> Result<Vec<u32>> {
         let shared = self.shared_of(name)?;
-        let entries = shared.iter().flat_map(|shared| &shared.entries);
-        Ok(entries.map(|(index, ..)| index.number).collect())
+        let numbers = shared.entries.iter().map(|(index, ..)| index.number);
+        Ok(numbers.collect())
     }
 
     fn shared_shown(&self, name: &LockName, shown: &Revision) -> Result<Option<Found<Handle>>> {
-        let Some(shared) = self.shared_of(name)? else {
-            return Ok(None);
-        };
+        let shared = self.shared_of(name)?;
         for entry in &shared.entries {
             let facts = shared.directory.facts(&entry.1);
             let facts = facts.context(Operation::Inspect, &self.root.path)?;
