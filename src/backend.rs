@@ -19,6 +19,7 @@ use crate::status::{KeptPlace, StoreFacts, Waiter};
 use crate::sys::Note;
 use crate::sys::process::boottime;
 use crate::sys::wait::{Watch, pause};
+use crate::ticket;
 
 /// A change of the locks, as the engine decided on it.
 #[derive(Debug)]
@@ -239,8 +240,8 @@ pub(crate) trait LockSnapshot: Snapshot<Handle> {
     }
 
     /// Who has a ticket.
-    fn waiter(&self, _ticket: &Ticket<Handle>) -> Option<Waiter> {
-        None
+    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+        ticket::waiter(ticket)
     }
 }
 
@@ -310,8 +311,8 @@ pub(crate) trait Backend: Debug + Send + Sync {
     }
 
     /// Who has a ticket.
-    fn waiter(&self, _ticket: &Ticket<Handle>) -> Option<Waiter> {
-        None
+    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+        ticket::waiter(ticket)
     }
 
     /// Every lock, not judged yet. Returns what could not be read.

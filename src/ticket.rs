@@ -5,8 +5,9 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::decision::Request;
+use crate::decision::{Request, Ticket};
 use crate::identity::Pid;
+use crate::open_file::Handle;
 use crate::record::{Record, VERSION};
 use crate::status::{KeptPlace, Waiter};
 
@@ -27,6 +28,12 @@ pub(crate) struct TicketContent {
     message: Option<String>,
     since: DateTime<Utc>,
     pub(crate) request: Request,
+}
+
+/// The waiter that has a ticket, which is a file.
+pub(crate) fn waiter(ticket: &Ticket<Handle>) -> Option<Waiter> {
+    let open = ticket.handle.as_ref()?;
+    Some(TicketContent::read(&open.bytes)?.into_waiter(1))
 }
 
 impl TicketContent {

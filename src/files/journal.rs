@@ -241,7 +241,6 @@ impl Journal {
             for file in old.iter().chain([file]) {
                 let text = self.text_of(directory, file);
                 let text = text.context(Operation::Read, &self.path_of(file))?;
-                let text = text.unwrap_or_default();
                 lines.extend(split(&text).map(<[u8]>::to_vec));
             }
         }
@@ -385,17 +384,16 @@ pub(crate) fn size(store: &Path) -> io::Result<Option<u64>> {
 }
 
 impl Journal {
-    /// The content of a file of the journal, or its end. `None`: there is no such file.
-    fn text_of(&self, directory: &Directory, file: &OsStr) -> io::Result<Option<Vec<u8>>> {
+    /// The content of a file of the journal, or its end; nothing, if there is no such file.
+    fn text_of(&self, directory: &Directory, file: &OsStr) -> io::Result<Vec<u8>> {
         // One that others own may not be rotated, and grows.
         let most = 2 * self.rotate_at;
-        let Some(Found::File(mut file, facts)) = existing(directory.find_regular(file))? else {
-            return Ok(None);
-        };
-        file.seek(SeekFrom::Start(facts.size.saturating_sub(most)))?;
         let mut text = Vec::new();
-        file.take(most).read_to_end(&mut text)?;
-        Ok(Some(text))
+        if let Some(Found::File(mut file, facts)) = existing(directory.find_regular(file))? {
+            file.seek(SeekFrom::Start(facts.size.saturating_sub(most)))?;
+            file.take(most).read_to_end(&mut text)?;
+        }
+        Ok(text)
     }
 
     /// Appends a line where only the caller and root can write; `false`: not possible, or it is full.

@@ -52,9 +52,7 @@ use crate::backend::{
     Ask, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Limits, Patience, Plan,
     QueueChange, QueuePlace, Updated, WhyNot,
 };
-use crate::decision::{
-    Found as FoundRecord, Key, Moment, RECHECK_INTERVAL, Snapshot as _, Ticket, Until,
-};
+use crate::decision::{Found as FoundRecord, Key, Moment, RECHECK_INTERVAL, Snapshot as _, Until};
 use crate::error::{Context, Error, Operation, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
@@ -227,10 +225,6 @@ impl Backend for Files {
     fn kept_places(&self, of: &LockName) -> Result<Vec<KeptPlace>> {
         let places = self.look_at_queue(|queue| queue.kept(of))?;
         Ok(places.into_iter().map(|(_, place)| place).collect())
-    }
-
-    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
-        queue::waiter(ticket)
     }
 
     /// Takes no guard: a lock that is taken or released meanwhile may be missing or not.

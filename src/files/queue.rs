@@ -31,13 +31,7 @@ use crate::record::MAX_RECORD_BYTES;
 use crate::status::{KeptPlace, Waiter};
 use crate::sys::directory::{Directory, Found, record_is_locked};
 use crate::sys::process;
-use crate::ticket::TicketContent;
-
-/// The waiter that has a ticket.
-pub(super) fn waiter(ticket: &Ticket<Handle>) -> Option<Waiter> {
-    let open = ticket.handle.as_ref()?;
-    Some(TicketContent::read(&open.bytes)?.into_waiter(1))
-}
+use crate::ticket::{self, TicketContent};
 
 /// The process of the waiter of a ticket, unless it is in another PID namespace, where its PID means another
 /// one.
@@ -45,7 +39,7 @@ pub(super) fn visible_pid(ticket: &Ticket<Handle>) -> Option<Pid> {
     let own = process::pid_namespace();
     let observer = ticket.request.observer.as_ref();
     let is_visible = observer.is_none_or(|observer| observer.pid_namespace == own);
-    Some(waiter(ticket).filter(|_| is_visible)?.pid)
+    Some(ticket::waiter(ticket).filter(|_| is_visible)?.pid)
 }
 
 /// The tickets of a store, as far as they were asked for.

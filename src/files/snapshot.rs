@@ -560,10 +560,6 @@ impl LockSnapshot for FilesSnapshot<'_> {
         // Not the queue before the caller alone.
         Queue::open(self.root).waiters(name)
     }
-
-    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
-        queue::waiter(ticket)
-    }
 }
 
 impl Snapshot<Handle> for FilesSnapshot<'_> {
