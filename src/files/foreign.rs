@@ -359,7 +359,7 @@ impl LockPath {
     /// Another file of the same directory.
     fn sibling(&self, file: &OsStr) -> Self {
         let mut sibling = self.clone();
-        sibling.file = file.to_owned();
+        file.clone_into(&mut sibling.file);
         if self.is_pid_file() {
             sibling.format = Format::Pid;
         }

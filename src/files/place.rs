@@ -223,12 +223,11 @@ fn make_ticket(directory: &Directory, file: &OsStr, written: &TicketContent) -> 
 impl OwnQueue {
     /// `waiting`: the directory of all queues.
     fn make(guard: &Guard, waiting: &Arc<Directory>, name: &LockName) -> Result<Self> {
-        let tickets = match &guard.root.flat {
-            Some(flat) => Tickets::in_flat(flat, name),
-            None => {
-                let parts = [&waiting_parts()[..], &queue_parts(name)].concat();
-                Tickets::alone_in(guard.descend_or_create_from(waiting, &parts, 2)?)
-            }
+        let tickets = if let Some(flat) = &guard.root.flat {
+            Tickets::in_flat(flat, name)
+        } else {
+            let parts = [&waiting_parts()[..], &queue_parts(name)].concat();
+            Tickets::alone_in(guard.descend_or_create_from(waiting, &parts, 2)?)
         };
         Ok(Self {
             name: name.clone(),

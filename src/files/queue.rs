@@ -55,9 +55,12 @@ pub(super) struct Queue<'a> {
     listed: RefCell<BTreeMap<u64, Listed>>,
     /// The tickets for names with this first segment: each queue is listed once.
     trees: RefCell<BTreeMap<String, Vec<(u64, LockName)>>>,
-    /// Read once; `None`: none can be written.
-    reservations: RefCell<Option<Option<Reservations>>>,
+    /// Read once.
+    reservations: RefCell<Option<FoundReservations>>,
 }
+
+/// `None`: none can be written.
+type FoundReservations = Option<Reservations>;
 
 /// Where a ticket was listed: in one queue, or in several.
 #[derive(Clone)]
@@ -329,7 +332,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    fn read_reservations(&self) -> Option<Reservations> {
+    fn read_reservations(&self) -> FoundReservations {
         match &self.flat {
             Some(flat) => Some(FlatReservations::of_all(flat).merged()),
             None => reservations::read(self.waiting.as_ref()?),
