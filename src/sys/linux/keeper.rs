@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::process::ExitStatus;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
@@ -41,17 +41,13 @@ const LATE: Duration = Duration::from_millis(200);
 /// How often after that, since it may be stopped again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// The keeper takes the lock, or waits for it.
-const TAKING: u32 = 0;
-/// It has the lock.
-const KEEPING: u32 = 1;
-
 /// Sent with a signal that a terminal has sent to the wrapper.
 const FROM_TERMINAL: i32 = 0x7E41;
 
 /// What wrapper and keeper share.
 struct Page {
-    phase: AtomicU32,
+    /// The keeper has the lock. Until then it takes it, or waits for it.
+    has_lock: AtomicBool,
     wrapper: AtomicI32,
     group: AtomicI32,
     /// When nothing of the work may run any more, by the boot-time clock in milliseconds. 0: there is none.
@@ -161,7 +157,7 @@ pub(in crate::sys) fn admit(received: QueuedSignal, sender: u32) -> Option<Queue
         return Some(received);
     };
     let is_of_wrapper = i32::try_from(sender) == Ok(page.wrapper.load(Ordering::Relaxed));
-    let is_taking = page.phase.load(Ordering::Relaxed) == TAKING;
+    let is_taking = !page.has_lock.load(Ordering::Relaxed);
     // Its own: see `terminate_self`.
     let is_own = received.signal == libc::SIGTERM && sender == std::process::id();
     if received.is_of_a_child() || is_own || (is_taking && !received.from_process) {
@@ -191,7 +187,7 @@ pub(in crate::sys) fn begin_to_keep() -> io::Result<()> {
     continue_after(&timers, page.kill_at_ms.load(Ordering::SeqCst))?;
     let _ = CONTINUE.set(timers);
     // From now on the wrapper passes on what the terminal sends.
-    page.phase.store(KEEPING, Ordering::SeqCst);
+    page.has_lock.store(true, Ordering::SeqCst);
     Ok(())
 }
 
@@ -344,7 +340,7 @@ impl Keeper {
     /// Whether it has had the lock.
     #[must_use]
     pub fn has_kept(&self) -> bool {
-        page().is_some_and(|page| page.phase.load(Ordering::SeqCst) == KEEPING)
+        page().is_some_and(|page| page.has_lock.load(Ordering::SeqCst))
     }
 
     /// When nothing of the work may run any more: how long until then. `None`: there is no work, or no end.
@@ -357,18 +353,14 @@ impl Keeper {
 
     /// Passes a signal on.
     pub fn pass_on(&self, received: QueuedSignal) {
-        let is_taking = !self.has_kept();
         // The terminal has sent it to the keeper, too.
-        if is_taking && !received.from_process {
+        if !received.from_process && !self.has_kept() {
             return;
         }
-        let value = if received.from_process || is_taking {
-            0
-        } else {
-            FROM_TERMINAL
-        };
+        let is_of_terminal = !received.from_process;
+        let value = sigval(if is_of_terminal { FROM_TERMINAL } else { 0 });
         // SAFETY: the number is passed on, and points to nothing.
-        unsafe { libc::sigqueue(self.pid, received.signal, sigval(value)) };
+        unsafe { libc::sigqueue(self.pid, received.signal, value) };
     }
 
     /// Kills everything below the keeper, and the keeper itself.
