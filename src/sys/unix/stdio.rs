@@ -1,36 +1,36 @@
 //! What the process was started with, before Rust's runtime opened /dev/null for closed descriptors and
 //! ignored SIGPIPE.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::termios::tcgetpgrp;
 
-static STDIN_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
-static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+/// Bit `n`: descriptor `n` was closed.
+static WERE_CLOSED: AtomicU8 = AtomicU8::new(0);
+
+fn was_closed(descriptor: i32) -> bool {
+    WERE_CLOSED.load(Ordering::Relaxed) & (1 << descriptor) != 0
+}
 
 /// Whether the process was started with standard input closed.
 #[must_use]
 pub fn stdin_was_closed() -> bool {
-    STDIN_WAS_CLOSED.load(Ordering::Relaxed)
+    was_closed(libc::STDIN_FILENO)
 }
 
 /// Whether the process was started with standard output closed. Output is then lost without an
 /// error.
 #[must_use]
 pub fn stdout_was_closed() -> bool {
-    STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
+    was_closed(libc::STDOUT_FILENO)
 }
 
 /// Notes that a standard descriptor was closed.
 pub(in crate::sys) fn note_closed(descriptor: i32) {
-    match descriptor {
-        libc::STDIN_FILENO => STDIN_WAS_CLOSED.store(true, Ordering::Relaxed),
-        libc::STDOUT_FILENO => STDOUT_WAS_CLOSED.store(true, Ordering::Relaxed),
-        _ => {}
-    }
+    WERE_CLOSED.fetch_or(1 << descriptor, Ordering::Relaxed);
 }
 
 /// How often a background job tries again to read its terminal.
