@@ -23,7 +23,8 @@ use crate::open_file::Handle;
 use crate::record::Kind;
 use crate::sys::FileId;
 use crate::sys::process::{boottime, start_ticks};
-use crate::sys::wait::{Watch, pause, random_u64};
+use crate::sys::random_u64;
+use crate::sys::wait::{Watch, pause};
 
 /// How many attempts follow each other without a pause.
 const AT_ONCE: u32 = 8;

@@ -23,7 +23,8 @@ use crate::backend::{Deadline, Patience};
 use crate::error::Result;
 use crate::sys::locked;
 use crate::sys::process::boottime_milliseconds;
-use crate::sys::wait::{pause, random_u64};
+use crate::sys::random_u64;
+use crate::sys::wait::pause;
 
 /// How long a member may take for each part of an answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);

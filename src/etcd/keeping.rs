@@ -26,9 +26,9 @@ use crate::backend::Patience;
 use crate::decision::{Decision, Key, decide};
 use crate::error::Result;
 use crate::record::{Content, Kind, Record};
-use crate::sys::locked;
 use crate::sys::process::boottime_milliseconds;
-use crate::sys::wait::{pause, random_u64};
+use crate::sys::wait::pause;
+use crate::sys::{locked, random_u64};
 
 /// By how much the wall clock must have been set for a hold to be looked at.
 const CLOCK_JUMP_MS: u64 = 1000;

@@ -16,8 +16,8 @@ use crate::backend::{Deadline, Patience, sleep_for};
 use crate::error::{Error, Fault, Result};
 use crate::observer::HostFacts;
 use crate::record::digest;
-use crate::sys::locked;
-use crate::sys::wait::{pause, random_u64};
+use crate::sys::wait::pause;
+use crate::sys::{locked, random_u64};
 
 /// The time to live of a `run`.
 pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(20);

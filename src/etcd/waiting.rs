@@ -26,7 +26,8 @@ use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::record::Record;
 use crate::sys::process::boottime_milliseconds;
-use crate::sys::wait::{pause, random_u64};
+use crate::sys::random_u64;
+use crate::sys::wait::pause;
 use crate::ticket::TicketContent;
 
 /// The time to live of a ticket, in seconds: so long a stopped waiter delays the others.

@@ -10,7 +10,7 @@ use crate::decision::liveness::is_unchanged;
 use crate::error::{Operation, Result};
 use crate::name::LockName;
 use crate::record::Content;
-use crate::sys::wait::random_u64;
+use crate::sys::random_u64;
 
 impl Files {
     /// Gives the file of a lock another name in its directory, and returns its new path. `None`: it

@@ -16,7 +16,7 @@ use crate::error::{Context as _, Operation, Result};
 use crate::sys::directory::Directory;
 use crate::sys::is_not_a_directory;
 use crate::sys::process::own_uid;
-use crate::sys::wait::random_u64;
+use crate::sys::random_u64;
 
 /// What the names of all these files begin with.
 pub(super) const PREFIX: &str = ".onehold-";

@@ -16,7 +16,8 @@ use crate::record::{Kind, Record};
 use crate::sys::ProcessState;
 use crate::sys::directory::record_is_locked;
 use crate::sys::process::{boottime, is_stopped, presence};
-use crate::sys::wait::{Watch, pause, random_u64, until_unlocked};
+use crate::sys::random_u64;
+use crate::sys::wait::{Watch, pause, until_unlocked};
 
 /// Where a kernel lock can be asked for, but not waited for, it is asked for after this, doubling up
 /// to the second.

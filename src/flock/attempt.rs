@@ -13,8 +13,7 @@ use crate::record::MAX_RECORD_BYTES;
 use crate::sys::FileFacts;
 use crate::sys::SYMLINK;
 use crate::sys::directory::{
-    Found as FoundFile, has_exclusive_lock, lockers, needs_write_access, try_lock_record,
-    try_lock_shared,
+    Found as FoundFile, has_exclusive_lock, lockers, needs_write_access, try_lock_file,
 };
 
 /// An attempt to take the lock, which is the only exact question whether it is free.
@@ -42,11 +41,11 @@ pub(super) enum KernelLock {
 
 impl Attempt {
     fn take(&self, place: &LockPath, file: File) -> io::Result<(File, bool)> {
-        match try_lock(&file, self.is_shared) {
+        match try_lock_file(&file, self.is_shared) {
             Err(error) if needs_write_access(&error) => {
                 match place.directory.find_lockable(&place.file, false, true)? {
                     FoundFile::File(file, _) => {
-                        try_lock(&file, self.is_shared).map(|taken| (file, taken))
+                        try_lock_file(&file, self.is_shared).map(|taken| (file, taken))
                     }
                     FoundFile::Missing | FoundFile::Other(_) => Err(error),
                 }
@@ -66,15 +65,6 @@ impl Attempt {
             *taken = None;
         }
         Ok(is_named)
-    }
-}
-
-/// Tries to take the lock of a file. `is_shared`: as `flock -s`.
-pub(super) fn try_lock(file: &File, is_shared: bool) -> io::Result<bool> {
-    if is_shared {
-        try_lock_shared(file)
-    } else {
-        try_lock_record(file)
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attempt::{Attempt, KernelLock, ask, try_lock};
+use attempt::{Attempt, KernelLock, ask};
 use chrono::SubsecRound as _;
 use hold::FlockHold;
 
@@ -29,7 +29,7 @@ use crate::name::LockName;
 use crate::observer::{self, HostFacts};
 use crate::open_file::{Handle, file_of};
 use crate::record::{Content, Format, Mode, Record};
-use crate::sys::directory::{lock_record, lock_shared, move_to_high_fd};
+use crate::sys::directory::{lock_file, move_to_high_fd, try_lock_file};
 use crate::sys::wait::Watch;
 use crate::sys::{HAS_FLOCK, not_found};
 
@@ -256,10 +256,10 @@ impl FlockContender<'_> {
     fn lock(&self, judged: &Judged<Handle>, at_most: Duration) -> io::Result<Option<File>> {
         let open = file_of(&judged.found.handle)?;
         let is_shared = self.is_shared;
-        let lock = if is_shared { lock_shared } else { lock_record };
         open.with_file(|file| {
             let blocking = &self.sleeper.blocking;
-            blocking.until(at_most, || lock(file), || try_lock(file, is_shared))?;
+            let lock = || lock_file(file, is_shared);
+            blocking.until(at_most, lock, || try_lock_file(file, is_shared))?;
             file.try_clone()
         })
     }

@@ -18,7 +18,7 @@ use crate::status::Provenance;
 use crate::sys::directory::{Directory, Space, record_is_locked, try_lock_record, type_of};
 use crate::sys::process;
 use crate::sys::temporary::{is_temporary, random_temporary_name};
-use crate::sys::wait::Watch;
+use crate::sys::wait::{Watch, until_gone};
 
 const OTHER_STORE: &str = "use another directory as the store: --dir";
 
@@ -63,7 +63,8 @@ pub fn examine_host() -> Vec<Finding> {
         None => Finding::warning("machine ID", "unknown")
             .advice("machines with one host name are taken for one: see machine-id(5)"),
     });
-    found.push(if process::can_watch_processes() {
+    let can_watch_processes = until_gone(Pid::of_self(), Duration::ZERO).is_some();
+    found.push(if can_watch_processes {
         Finding::ok("pidfd", "the end of a process wakes a waiter")
     } else {
         Finding::warning("pidfd", "missing")

@@ -10,7 +10,6 @@ use crate::identity::{Pid, ProcessId};
 use crate::record::Format;
 use crate::sys::QueuedSignal;
 use crate::sys::signal::SignalMask;
-use crate::sys::spawn::command_holds;
 use crate::sys::start::{Program, Started};
 use crate::sys::work::{self, Author};
 
@@ -21,7 +20,7 @@ impl Hold {
     ///
     /// # Errors
     /// As for [`Hold::spawn`].
-    pub fn start(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
+    pub fn start(&mut self, program: &mut Program, mask: &SignalMask) -> Result<Started> {
         self.older = work::own_children();
         self.clear_command()?;
         let Some(recording) = recording(&*self.held)? else {
@@ -33,7 +32,7 @@ impl Hold {
         };
         let mut started = program
             .start(recording, mask)
-            .map_err(|source| spawn_error(source, self.held.path(), program.name()))?;
+            .map_err(|source| spawn_error(source, self.held.path(), &program.name()))?;
         // The start of a command that has ended tells nothing, and noting it delays the release. But a PID file is
         // known to be ours by the PID that the command has written.
         if self.held.record().format != Format::Native || !has_ended(&mut started) {
@@ -53,7 +52,7 @@ impl Hold {
         let may_have = record.has_command() && !record.close && !record.live.let_go;
         let pid = record.live.pid.filter(|_| may_have);
         match (pid, held.file()) {
-            (Some(pid), Some(file)) if !command_holds(pid.get(), file) => {
+            (Some(pid), Some(file)) if !work::command_holds(pid.get(), file) => {
                 self.write(|live| live.let_go = true)
             }
             _ => Ok(()),
@@ -110,11 +109,11 @@ impl Hold {
     #[cfg(all(feature = "etcd", target_os = "linux"))]
     #[cold]
     #[inline(never)]
-    fn start_kept(&mut self, program: &Program, mask: &SignalMask) -> Result<Started> {
+    fn start_kept(&mut self, program: &mut Program, mask: &SignalMask) -> Result<Started> {
         self.ensure_in_place()?;
         let started = program
             .start_kept(mask)
-            .map_err(|source| spawn_error(source, self.held.path(), program.name()))?;
+            .map_err(|source| spawn_error(source, self.held.path(), &program.name()))?;
         self.started(started.id());
         Ok(started)
     }

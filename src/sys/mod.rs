@@ -16,12 +16,13 @@
 //! same names; what only Linux has is answered for the others by `not_linux`. All `unsafe` code of the
 //! project is below this module, but for the C function `main` of the static program.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::path::Path;
 use std::time::SystemTime;
 
+use self::directory::FileExt as _;
 use crate::identity::{Pid, ProcessId};
 
 #[cfg(not(all(feature = "etcd", target_os = "linux")))]
@@ -31,6 +32,7 @@ pub(crate) mod keeper;
 pub(crate) mod not_linux;
 #[cfg(not(target_os = "linux"))]
 mod program;
+mod recording;
 #[cfg(target_os = "linux")]
 #[path = "linux/mod.rs"]
 mod system;
@@ -47,6 +49,7 @@ pub(crate) mod work;
 
 #[cfg(all(feature = "cli", not(target_os = "linux")))]
 pub(crate) use not_linux as memory;
+pub(crate) use recording::{Note, Recording};
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 pub(crate) use system::keeper;
 #[cfg(all(feature = "cli", windows))]
@@ -189,36 +192,22 @@ impl directory::Directory {
         let entries = self.entries()?;
         Ok(entries.into_iter().map(|(name, _)| name).collect())
     }
-}
 
-/// A place in a record that a child fills with its PID before it executes its command.
-#[derive(Debug)]
-pub(crate) struct Note {
-    /// Where in the file.
-    pub(crate) offset: u64,
-    /// What is written there, once it is filled.
-    pub(crate) bytes: Vec<u8>,
-    /// Puts the PID into the bytes, and the start where that is known before the command runs. It
-    /// does not allocate.
-    pub(crate) fill: fn(&mut [u8], u32, Option<u64>),
-    /// What must be there before, or another program has rewritten the file. Empty: not checked.
-    pub(crate) expected: Vec<u8>,
-}
-
-/// How a command is put on record before it runs.
-#[derive(Debug)]
-pub(crate) struct Recording<'a> {
-    pub(crate) record: &'a File,
-    /// Absolute. Each must name the record once the notes have been written.
-    pub(crate) paths: Vec<&'a Path>,
-    pub(crate) notes: Vec<Note>,
-    /// The command keeps the record open, and so its lock.
-    #[cfg_attr(windows, allow(dead_code, reason = "commands inherit no locks there"))]
-    pub(crate) inherit: bool,
+    /// Puts a new file with these bytes in place of what has the name, whatever that is. For what each user of the
+    /// store may replace in turn: nothing that others have put there is written to.
+    pub(crate) fn replace(&self, temporary: &OsStr, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+        let file = self.create_common(temporary)?;
+        let written = file.write_all_at(bytes, 0);
+        let replaced = written.and_then(|()| self.rename(temporary, name));
+        if replaced.is_err() {
+            let _ = self.unlink(temporary);
+        }
+        replaced
+    }
 }
 
 /// A signal taken from a [`SignalQueue`](signal::SignalQueue).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuedSignal {
     /// Its number (signal(7)).
     pub signal: i32,
@@ -314,6 +303,11 @@ pub(crate) fn created(result: Result<(), impl Into<io::Error>>) -> io::Result<bo
     }
 }
 
+/// 64 random bits, from the source that std uses for its hash tables. A forked process has the keys of its parent.
+pub(crate) fn random_u64() -> u64 {
+    RandomState::new().hash_one((std::process::id(), process::boottime()))
+}
+
 /// FNV-1a with 64 bits. Unlike std's hasher it is the same in every version of this program.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
@@ -364,6 +358,14 @@ mod tests {
         assert_eq!(digest.as_deref(), Some("b5679772845eff46"));
         assert_eq!(digest_of_machine("\n"), None);
         assert_eq!(digest_of_machine("uninitialized\n"), None);
+    }
+
+    #[test]
+    fn random_bits_differ() {
+        let mut made: Vec<u64> = (0..10_000).map(|_| random_u64()).collect();
+        made.sort_unstable();
+        made.dedup();
+        assert_eq!(made.len(), 10_000);
     }
 
     #[test]

@@ -6,7 +6,6 @@
 )]
 
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,11 +55,6 @@ pub(crate) fn umask() -> Option<String> {
 
 /// The processes of other users are visible.
 pub(crate) fn shows_all() -> bool {
-    true
-}
-
-/// kqueue(2) and handles tell the end of a process.
-pub(crate) fn can_watch_processes() -> bool {
     true
 }
 
@@ -117,7 +111,7 @@ pub(crate) fn visit_list(
         Err(error) => return Look::Failed(error),
     };
     let mut look = Look::Nothing;
-    for process in select(&list, marks, is_marked) {
+    for Listed { process, .. } in select(&list, marks, is_marked) {
         marks.known.insert(process);
         if let Some(target) = Target::find(process) {
             look = Look::Left;
@@ -143,11 +137,6 @@ pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
 /// are not listed.
 pub(crate) fn command_holds(_pid: u32, _record: &File) -> bool {
     true
-}
-
-/// 64 random bits, from the source that std uses for its hash tables. A forked process has its parent's.
-pub(crate) fn random_u64() -> u64 {
-    RandomState::new().hash_one(std::process::id())
 }
 
 /// Does nothing. On macOS, madvise(2) does not guarantee that dropped pages of a program are read from its

@@ -1,6 +1,7 @@
 //! A command that is started by std's `Command`, where there is no quicker way.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::process::{Child, Command, ExitStatus};
 
@@ -10,13 +11,7 @@ use crate::sys::{HowEnded, Recording};
 
 /// A command and its environment.
 #[derive(Debug)]
-pub struct Program {
-    program: OsString,
-    arguments: Vec<OsString>,
-    /// Beyond that of the calling process.
-    environment: Vec<(String, Option<String>)>,
-    name: String,
-}
+pub struct Program(Command);
 
 /// A command that was started, to be waited for.
 #[derive(Debug)]
@@ -24,61 +19,46 @@ pub struct Started {
     child: Child,
 }
 
-fn refuse_nul(text: &OsStr) -> io::Result<()> {
-    CString::new(text.as_encoded_bytes())?;
-    Ok(())
-}
-
 impl Program {
     /// A program, found by PATH like a shell finds it, and its arguments. It has the environment of the
     /// calling process.
     ///
     /// # Errors
-    /// A NUL in one of them.
+    /// None: a NUL in one of them is found when it is started.
     pub fn new(program: &OsStr, arguments: &[OsString]) -> io::Result<Self> {
-        refuse_nul(program)?;
-        arguments
-            .iter()
-            .try_for_each(|argument| refuse_nul(argument))?;
-        Ok(Self {
-            program: program.to_owned(),
-            arguments: arguments.to_vec(),
-            environment: Vec::new(),
-            name: program.to_string_lossy().into_owned(),
-        })
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Ok(Self(command))
     }
 
     /// With these variables, in place of those with the same names; `None`: without it.
     ///
     /// # Errors
-    /// A NUL in one of them.
+    /// As [`Program::new`].
     pub fn with(mut self, environment: &[(&str, Option<String>)]) -> io::Result<Self> {
         for (name, value) in environment {
-            refuse_nul(OsStr::new(name))?;
-            refuse_nul(OsStr::new(value.as_deref().unwrap_or_default()))?;
-            self.environment.push(((*name).to_owned(), value.clone()));
+            match value {
+                Some(value) => self.0.env(name, value),
+                None => self.0.env_remove(name),
+            };
         }
         Ok(self)
     }
 
     /// As it was given.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn name(&self) -> Cow<'_, str> {
+        self.0.get_program().to_string_lossy()
     }
 
     /// Starts it. Its child puts itself on record, has the signals of `mask` blocked, and executes.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "128 bytes on Linux")]
-    pub(crate) fn start(&self, recording: Recording<'_>, mask: &SignalMask) -> io::Result<Started> {
-        let mut command = Command::new(&self.program);
-        command.args(&self.arguments);
-        for (name, value) in &self.environment {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        let child = start(&mut command, recording, *mask)?;
+    pub(crate) fn start(
+        &mut self,
+        recording: Recording<'_>,
+        mask: &SignalMask,
+    ) -> io::Result<Started> {
+        let child = start(&mut self.0, recording, *mask)?;
         Ok(Started { child })
     }
 }

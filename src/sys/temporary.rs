@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use super::wait::random_u64;
+use super::random_u64;
 
 const PREFIX: &str = ".onehold.";
 

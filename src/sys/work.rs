@@ -15,7 +15,9 @@ use std::io;
 use std::sync::Arc;
 
 use crate::identity::{Pid, ProcessId};
-pub(crate) use crate::sys::system::work::{Target, has_open, own_children, visit, wait_for_any};
+pub(crate) use crate::sys::system::work::{
+    Target, command_holds, has_open, own_children, visit, wait_for_any,
+};
 pub use crate::sys::system::work::{adopt_orphans, let_work_go, work_is_contained};
 
 /// The number that is sent to the wrapper of a hold that is broken: what fits of the hold number, so
@@ -37,24 +39,20 @@ pub(crate) enum Author {
     Unknown,
 }
 
-impl Author {
-    /// `users`: the real and the saved user of the process, one of which its sender must be (kill(2)).
+impl Target {
+    /// Fails if it may not be signaled on the word of that author, or ended where there are no signals. Descendants
+    /// are judged one by one, too.
     ///
     /// # Errors
-    /// `PermissionDenied`: the process may not be signaled on that word.
-    pub(crate) fn ensure_may_signal(
-        self,
-        users: impl FnOnce() -> Option<[u32; 2]>,
-    ) -> io::Result<()> {
-        let may = match self {
-            Self::Trusted => true,
-            Self::User(author) => users().is_some_and(|users| users.contains(&author)),
-            Self::Unknown => false,
-        };
-        if may {
-            return Ok(());
+    /// `PermissionDenied`.
+    pub(crate) fn ensure_may_be_signaled(&self, author: Author) -> io::Result<()> {
+        let is_of = |author| self.users().is_some_and(|users| users.contains(&author));
+        match author {
+            Author::Trusted => Ok(()),
+            // The sender must be the real or the saved user of the process (kill(2)).
+            Author::User(author) if is_of(author) => Ok(()),
+            Author::User(_) | Author::Unknown => Err(io::ErrorKind::PermissionDenied.into()),
         }
-        Err(io::ErrorKind::PermissionDenied.into())
     }
 }
 
@@ -124,10 +122,9 @@ impl Marks {
             start: None,
             ..seen
         }..;
-        let mut known = self.known.range(with_that_pid);
-        let known = known.find(|known| known.is_same(seen) || known.pid != seen.pid);
-        let known = known.filter(|known| known.pid == seen.pid);
-        known.copied().unwrap_or(seen)
+        let known = self.known.range(with_that_pid);
+        let mut known = known.take_while(|known| known.pid == seen.pid);
+        *known.find(|known| known.is_same(seen)).unwrap_or(&seen)
     }
 
     /// Whether a process does not count. The start of a process that was there before may not be known the
@@ -150,7 +147,7 @@ impl Marks {
 }
 
 /// A process in the list of all processes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Listed {
     pub(crate) process: ProcessId,
     /// 0: unknown.
@@ -166,21 +163,21 @@ pub(crate) fn select(
     list: &[Listed],
     marks: &Marks,
     mut is_marked: impl FnMut(Pid) -> bool,
-) -> Vec<ProcessId> {
+) -> Vec<Listed> {
     let own = Pid::of_self();
     let is_wrapper = |process: ProcessId| {
         marks
             .wrapper
             .is_some_and(|wrapper| wrapper.is_same(process))
     };
-    let is_candidate = |listed: &&Listed| {
+    let is_candidate = |listed: &Listed| {
         let process = listed.process;
         process.pid != own
             && !is_wrapper(process)
             && !marks.others.iter().any(|other| other.is_same(process))
             && !marks.is_too_old(process)
     };
-    let candidates: Vec<&Listed> = list.iter().filter(is_candidate).collect();
+    let candidates: Vec<Listed> = list.iter().copied().filter(is_candidate).collect();
     // A PID is not reused as long as a group has its number. An older group has other members, too, such
     // as the background jobs of a shell that became the command.
     let leads = |group: u32| {
@@ -192,31 +189,21 @@ pub(crate) fn select(
                 })
         })
     };
-    let mut found: BTreeSet<ProcessId> = candidates
-        .iter()
-        .filter(|listed| {
-            marks.known.contains(&listed.process)
-                || leads(listed.group)
-                || is_marked(listed.process.pid)
-        })
-        .map(|listed| listed.process)
-        .collect();
-    let wrapper = list
-        .iter()
-        .find(|listed| is_wrapper(listed.process))
-        .map(|listed| listed.process.pid.get());
+    let is_found = |listed: &Listed| {
+        marks.known.contains(&listed.process)
+            || leads(listed.group)
+            || is_marked(listed.process.pid)
+    };
+    let mut found: BTreeSet<Listed> = candidates.iter().copied().filter(is_found).collect();
+    let pid_of = |listed: &Listed| listed.process.pid.get();
+    let wrapper = list.iter().filter(|listed| is_wrapper(listed.process));
+    let mut parents: BTreeSet<u32> = wrapper.map(pid_of).collect();
     // Until a round adds nothing: children may come before their parents in the list.
     loop {
-        let parents: BTreeSet<u32> = found
-            .iter()
-            .map(|process| process.pid.get())
-            .chain(wrapper)
-            .collect();
+        parents.extend(found.iter().map(pid_of));
         let before = found.len();
-        let children = candidates
-            .iter()
-            .filter(|listed| parents.contains(&listed.parent));
-        found.extend(children.map(|listed| listed.process));
+        let children = candidates.iter();
+        found.extend(children.filter(|listed| parents.contains(&listed.parent)));
         if found.len() == before {
             return found.into_iter().collect();
         }
@@ -269,8 +256,11 @@ mod tests {
         }
     }
 
-    fn pids(found: &[ProcessId]) -> Vec<u32> {
-        found.iter().map(|process| process.pid.get()).collect()
+    fn pids(found: &[Listed]) -> Vec<u32> {
+        found
+            .iter()
+            .map(|listed| listed.process.pid.get())
+            .collect()
     }
 
     const FAR: u32 = 4_000_000;

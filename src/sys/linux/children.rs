@@ -82,15 +82,10 @@ pub(super) fn children_of(parent: Pid) -> io::Result<Vec<Pid>> {
     ensure_proc_is_ours()?;
     let mut children = Vec::new();
     for thread in std::fs::read_dir(format!("/proc/{parent}/task"))? {
-        match std::fs::read_to_string(thread?.path().join("children")) {
-            Ok(text) => {
-                let numbers = text.split_ascii_whitespace();
-                children.extend(numbers.filter_map(|number| Pid::new(number.parse().ok()?)));
-            }
-            Err(error) if is_shortage(&error) => return Err(error),
-            // The thread has ended.
-            Err(_) => {}
-        }
+        // `None`: the thread has ended.
+        let text = shown(std::fs::read_to_string(thread?.path().join("children")))?;
+        let numbers = text.iter().flat_map(|text| text.split_ascii_whitespace());
+        children.extend(numbers.filter_map(|number| Pid::new(number.parse().ok()?)));
     }
     Ok(children)
 }
@@ -151,6 +146,17 @@ pub(super) fn shown_pids() -> io::Result<impl Iterator<Item = io::Result<Pid>>> 
         Ok(entry) => pid(&entry.file_name()).map(Ok),
         Err(error) => Some(Err(error)),
     }))
+}
+
+/// What /proc shows; `None`: nothing, which is an answer.
+///
+/// # Errors
+/// A [shortage](is_shortage).
+pub(super) fn shown<T>(asked: io::Result<T>) -> io::Result<Option<T>> {
+    match asked {
+        Err(error) if is_shortage(&error) => Err(error),
+        asked => Ok(asked.ok()),
+    }
 }
 
 /// Whether a call failed for want of what it needs, so that it says nothing about what it was asked for.

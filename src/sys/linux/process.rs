@@ -4,7 +4,7 @@
 //! times are boot time plus ticks, and move when the clock is stepped: a living process would look
 //! like another one.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,16 +17,16 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, statat};
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, pidfd_open, test_kill_process};
+use rustix::path::Arg;
+use rustix::process::{PidfdFlags, pidfd_open};
 
+use super::children::shown_pids;
 use super::filesystem::magic;
 use super::mount::value_in;
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
-pub(crate) use crate::sys::unix::process::is_subshell;
-pub use crate::sys::unix::process::may_signal;
-use crate::sys::unix::process::raw;
-pub(crate) use crate::sys::unix::process::{boottime, descriptor_limit, own_uid, user_name};
+use crate::sys::unix::file::id_of_path;
+pub use crate::sys::unix::process::*;
 use crate::sys::unix::wait::timespec;
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{FileId, ProcessParent, ProcessState};
@@ -57,14 +57,9 @@ pub(crate) fn presence(pid: Pid) -> ProcessState {
         // ENOENT (since about 6.9) and EINVAL: the ID of a thread, and not of a process.
         Err(Errno::SRCH | Errno::NOENT | Errno::INVAL) => ProcessState::Gone,
         // No such call (kernel below 5.3), or refused by seccomp: no evidence about the PID.
-        Err(Errno::NOSYS | Errno::PERM) => match raw(pid).map(test_kill_process) {
-            Some(Ok(())) if is_defunct(pid) => ProcessState::Gone,
-            // EPERM: alive, and another user's.
-            Some(Ok(()) | Err(Errno::PERM)) => ProcessState::Alive {
-                start: start_ticks(pid),
-            },
-            Some(Err(Errno::SRCH)) => ProcessState::Gone,
-            _ => ProcessState::Unknown,
+        Err(Errno::NOSYS | Errno::PERM) => match presence_by_kill(pid) {
+            ProcessState::Alive { .. } if is_defunct(pid) => ProcessState::Gone,
+            state => state,
         },
         Err(_) => ProcessState::Unknown,
     }
@@ -79,20 +74,14 @@ pub(crate) fn is_stopped(pid: Pid) -> bool {
 /// Whether a process has ended and has not been waited for yet, according to /proc. A process whose main
 /// thread has ended is shown as such a one, too, but has other threads.
 fn is_defunct(pid: Pid) -> bool {
-    read_stat(pid).is_ok_and(|stat| stat.is_zombie)
+    listed(pid).is_ok_and(|listed| listed.is_zombie)
         && std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() <= 1)
 }
 
 /// The start of a process in ticks since boot, as a process outside any time namespace would read
 /// it. `None` if /proc does not show the process, which proves nothing (hidepid).
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
-    let own = own_stat()?;
-    let stat = if pid.get() == own.pid {
-        own
-    } else {
-        read_stat(pid).ok()?
-    };
-    outside_time_namespace(stat.start)
+    outside_time_namespace(stat_of(pid)?.start)
 }
 
 /// Start ticks as a process outside any time namespace reads them.
@@ -114,12 +103,11 @@ pub(crate) fn least_start_after(milliseconds: u64) -> Option<u64> {
 
 /// The parent of a process, and how the process was started. `None` if /proc does not show it.
 pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
-    let own = own_stat()?;
-    let (stat, parent) = if pid.get() == own.pid {
-        (own, std::os::unix::process::parent_id())
+    let stat = stat_of(pid)?;
+    let parent = if pid == Pid::of_self() {
+        std::os::unix::process::parent_id()
     } else {
-        let stat = read_stat(pid).ok()?;
-        (stat, stat.parent)
+        stat.parent
     };
     Some(ProcessParent {
         // 0: the parent is outside our namespace, or there is none.
@@ -179,13 +167,8 @@ pub fn working_directory(pid: Pid) -> Option<PathBuf> {
 
 /// The file that a process executes, and its path. `None`: it may not be seen, as that of another user.
 pub(in crate::sys) fn program_of(pid: Pid) -> Option<(FileId, PathBuf)> {
-    let link = format!("/proc/{pid}/exe");
-    let facts = statat(CWD, &link, AtFlags::empty()).ok()?;
-    let file = FileId {
-        device: facts.st_dev,
-        inode: facts.st_ino,
-    };
-    Some((file, std::fs::read_link(link).ok()?))
+    let link = PathBuf::from(format!("/proc/{pid}/exe"));
+    Some((id_of_path(&link).ok()?, std::fs::read_link(link).ok()?))
 }
 
 /// The current boot of the machine.
@@ -245,11 +228,6 @@ pub(crate) fn shows_all() -> bool {
     statat(CWD, c"/proc/1", AtFlags::empty()).is_ok()
 }
 
-/// Whether the end of a process can be waited for.
-pub(crate) fn can_watch_processes() -> bool {
-    open_pidfd(Pid::of_self()).is_ok()
-}
-
 /// The inode of the initial user namespace (`PROC_USER_INIT_INO`).
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
@@ -264,16 +242,15 @@ pub(crate) fn state_of_pid_namespace(number: u64) -> Option<ProcessState> {
         return None;
     }
     let mut found = ProcessState::Gone;
-    for entry in std::fs::read_dir("/proc").ok()? {
-        let name = entry.ok()?.file_name();
-        // Process 1 is in the caller's own namespace, even if its namespace cannot be read.
-        let pid = name.to_str().and_then(|name| name.parse().ok());
-        let Some(pid) = pid.filter(|pid| *pid != 1) else {
+    for pid in shown_pids().ok()? {
+        let pid = pid.ok()?;
+        // It is in the caller's own namespace, even if its namespace cannot be read.
+        if pid.get() == 1 {
             continue;
-        };
+        }
         match statat(CWD, format!("/proc/{pid}/ns/pid"), AtFlags::empty()) {
             Ok(facts) if facts.st_ino == number => {
-                let first = Pid::new(pid).filter(|pid| is_first(*pid));
+                let first = Some(pid).filter(|pid| is_first(*pid));
                 let start = first.and_then(start_ticks);
                 found = ProcessState::Alive { start };
                 if start.is_some() {
@@ -345,6 +322,15 @@ fn own_stat() -> Option<Stat> {
     Some(stat)
 }
 
+/// The `stat` of a process; `None`: /proc does not show it, or shows another PID namespace.
+fn stat_of(pid: Pid) -> Option<Stat> {
+    let own = own_stat()?;
+    if pid.get() == own.pid {
+        return Some(own);
+    }
+    read_stat(pid).ok()
+}
+
 /// The offset of the boot clock in the caller's time namespace, of at most 146 years (time_namespaces(7)).
 fn boottime_offset_nanoseconds() -> Option<i64> {
     // A process stays in the time namespace that it began in (time_namespaces(7)).
@@ -367,17 +353,14 @@ fn read_boottime_offset() -> Option<i64> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(0),
         Err(_) => return None,
     };
-    let mut fields = std::str::from_utf8(&text)
-        .ok()?
-        .lines()
-        .find_map(|line| line.strip_prefix("boottime"))?
-        .split_whitespace();
-    let seconds: i64 = fields.next()?.parse().ok()?;
-    let nanoseconds: i64 = fields.next()?.parse().ok()?;
+    let offset = value_in(std::str::from_utf8(&text).ok()?, "boottime")?;
+    let (seconds, nanoseconds) = offset.split_once(char::is_whitespace)?;
+    let seconds: i64 = seconds.parse().ok()?;
+    let nanoseconds: i64 = nanoseconds.trim_start().parse().ok()?;
     seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
-fn open_to_read(path: &CStr) -> io::Result<OwnedFd> {
+fn open_to_read(path: impl Arg) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
@@ -398,8 +381,7 @@ fn read_whole(file: &OwnedFd) -> io::Result<Vec<u8>> {
 
 /// Reads a file of /proc about a process.
 fn read_of(process: impl Display, file: &str) -> io::Result<Vec<u8>> {
-    let path = CString::new(format!("/proc/{process}/{file}"))?;
-    read_whole(&open_to_read(&path)?)
+    read_whole(&open_to_read(format!("/proc/{process}/{file}"))?)
 }
 
 fn read_stat(process: impl Display) -> io::Result<Stat> {
@@ -408,7 +390,7 @@ fn read_stat(process: impl Display) -> io::Result<Stat> {
 }
 
 /// A value in the `status` of a process, whose name may have any bytes.
-fn status_of(process: impl Display, key: &str) -> Option<String> {
+pub(super) fn status_of(process: impl Display, key: &str) -> Option<String> {
     let text = read_of(process, "status").ok()?;
     value_in(&String::from_utf8_lossy(&text), key)
 }

@@ -6,9 +6,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 #[cfg(feature = "etcd")]
 use super::keeper::admit;
+use super::process::status_of;
 use crate::sys::QueuedSignal;
 use crate::sys::signal::{SignalMask, all_signals, is_ignored, replace_disposition};
 use crate::sys::unix::checked;
+use crate::sys::unix::signal_queue::ENDING;
 
 /// Queued signals of the calling thread, for a program that supervises a command and must forward
 /// them.
@@ -60,25 +62,6 @@ impl SignalQueue {
         })
     }
 
-    /// Whether a signal that ends a process is waiting in the queue. Takes none.
-    #[must_use]
-    pub fn is_ending(&self) -> bool {
-        pending().is_some()
-    }
-
-    /// Takes the first signal that ends a process out of the queue: for a supervisor that has not
-    /// started its command yet, and so is meant itself.
-    #[must_use]
-    pub fn take_ending(&self) -> Option<i32> {
-        let signal = pending()?;
-        while let Ok(Some(received)) = self.take() {
-            if received.signal == signal {
-                break;
-            }
-        }
-        Some(signal)
-    }
-
     pub(in crate::sys) fn take(&self) -> io::Result<Option<QueuedSignal>> {
         while let Some((received, sender)) = self.take_any()? {
             if let Some(received) = admit(received, sender) {
@@ -123,15 +106,14 @@ impl SignalQueue {
 /// loses neither (linux/kernel/signal.c, `__send_signal_locked`).
 #[cold]
 fn is_out_of_room() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let queued = status.lines().find_map(|line| line.strip_prefix("SigQ:"));
-    let counts = queued.and_then(|queued| queued.trim().split_once('/'));
+    let counts = status_of("self", "SigQ:").unwrap_or_default();
     let number = |text: &str| text.parse::<u64>().ok();
+    let counts = counts.split_once('/');
     counts.is_some_and(|(queued, most)| number(queued) >= number(most))
 }
 
 /// A pending signal that would end this process.
-fn pending() -> Option<i32> {
+pub(in crate::sys) fn pending() -> Option<i32> {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the kernel fills the set; sigismember reads it.
     unsafe {
@@ -139,7 +121,7 @@ fn pending() -> Option<i32> {
             return None;
         }
         let set = set.assume_init();
-        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]
+        ENDING
             .into_iter()
             .find(|signal| libc::sigismember(&raw const set, *signal) == 1 && !is_ignored(*signal))
     }

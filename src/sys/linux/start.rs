@@ -2,6 +2,7 @@
 //! executes (clone(2), `CLONE_VM | CLONE_VFORK`). std's `Command` copies it as soon as anything is
 //! to be done in the child, which costs a third of all that `run` costs.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::RawFd;
@@ -13,9 +14,9 @@ use std::time::Duration;
 use super::children::wait_for_child;
 use super::process::boottime;
 use super::wait::pause;
-use crate::sys::signal::SignalMask;
 #[cfg(feature = "etcd")]
 use crate::sys::signal::restore_callers_dispositions;
+use crate::sys::signal::{SignalMask, without_signals};
 use crate::sys::spawn::BeforeExec;
 use crate::sys::unix::checked;
 use crate::sys::unix::process::how_child_ended;
@@ -40,7 +41,6 @@ pub struct Program {
     places: Vec<CString>,
     arguments: Vec<CString>,
     environment: Vec<CString>,
-    name: String,
 }
 
 /// A command that was started, to be waited for.
@@ -81,7 +81,6 @@ impl Program {
             places,
             arguments,
             environment,
-            name: program.to_string_lossy().into_owned(),
         })
     }
 
@@ -106,8 +105,10 @@ impl Program {
 
     /// As it was given.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn name(&self) -> Cow<'_, str> {
+        self.arguments
+            .first()
+            .map_or(Cow::Borrowed(""), |name| name.to_string_lossy())
     }
 
     /// Starts it. Its child puts itself on record, has the signals of `mask` blocked, and executes.
@@ -144,26 +145,22 @@ impl Program {
         // Not filled: to touch all of its pages would be a tenth of what the start costs.
         let mut stack = Vec::<u8>::with_capacity(STACK);
         // A handler must not run in the child, on memory that is ours.
-        let before = SignalMask::block_all()?;
-        // SAFETY: the child runs on its own stack, which grows downwards from an aligned end, until
-        // it executes or exits; only then does this thread go on, so that everything it is given
-        // outlives it. It allocates nothing and makes only async-signal-safe calls.
-        let pid = checked(unsafe {
-            let end = stack.as_mut_ptr().add(STACK);
-            let end = end.sub(end as usize % 16);
-            libc::clone(
-                in_child,
-                end.cast::<c_void>(),
-                libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
-                (&raw mut plan).cast::<c_void>(),
-            )
-        });
-        // The command has been started, whatever becomes of this: to fail now would give its lock away.
-        let _ = before.set();
-        let mut started = Started {
-            pid: pid?,
-            ended: None,
-        };
+        let pid = without_signals(|| {
+            // SAFETY: the child runs on its own stack, which grows downwards from an aligned end, until
+            // it executes or exits; only then does this thread go on, so that everything it is given
+            // outlives it. It allocates nothing and makes only async-signal-safe calls.
+            checked(unsafe {
+                let end = stack.as_mut_ptr().add(STACK);
+                let end = end.sub(end as usize % 16);
+                libc::clone(
+                    in_child,
+                    end.cast::<c_void>(),
+                    libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+                    (&raw mut plan).cast::<c_void>(),
+                )
+            })
+        })??;
+        let mut started = Started { pid, ended: None };
         let failed = match plan.failed {
             NOT_SHARED => record.map_or(0, |record| failure_of_copy(record, &started)),
             failed => failed,

@@ -1,7 +1,6 @@
 //! Sleeping until something about a record may have changed.
 
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -12,7 +11,7 @@ use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 use rustix::io::Errno;
 
 use super::filesystem::descriptor_path;
-use super::process::{boottime, has_ended, open_pidfd};
+use super::process::{has_ended, open_pidfd};
 use crate::identity::Pid;
 use crate::sys::unix::wait::timespec;
 pub(crate) use crate::sys::unix::wait::{pause, until_unlocked};
@@ -89,33 +88,5 @@ pub(crate) fn until_gone(pid: Pid, timeout: Duration) -> Option<bool> {
         Ok(process) => has_ended(&process, timeout).ok(),
         Err(Errno::SRCH) => Some(true),
         Err(_) => None,
-    }
-}
-
-/// 64 random bits. Where the kernel gives none (a seccomp filter), bits of std that differ between
-/// processes and calls.
-pub(crate) fn random_u64() -> u64 {
-    let mut bytes = [0_u8; 8];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(read) if read == bytes.len() => u64::from_ne_bytes(bytes),
-        _ => unlike_others(),
-    }
-}
-
-fn unlike_others() -> u64 {
-    // A forked process has the keys of its parent.
-    RandomState::new().hash_one((std::process::id(), boottime()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bits_made_without_the_kernel_differ() {
-        let mut made: Vec<u64> = (0..10_000).map(|_| unlike_others()).collect();
-        made.sort_unstable();
-        made.dedup();
-        assert_eq!(made.len(), 10_000);
     }
 }

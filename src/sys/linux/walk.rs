@@ -28,8 +28,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 
 /// Opens a directory.
 pub(in crate::sys) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
-    let without_links = ResolveFlags::NO_SYMLINKS;
-    match openat2(CWD, path, DIRECTORY, Mode::empty(), without_links) {
+    match open_without_links(CWD, path, DIRECTORY) {
         Ok(directory) => Ok(directory),
         // Too many links: any. The others come from kernels before 5.6 and from seccomp filters.
         Err(Errno::LOOP | Errno::NOSYS | Errno::PERM) => open_through_links(path),

@@ -2,26 +2,29 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
-use std::fs::DirEntry;
+use std::fs::{DirEntry, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::ptr;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Signal, pidfd_send_signal, set_child_subreaper};
+use rustix::process::{geteuid, set_child_subreaper};
 
 pub(crate) use super::children::own_children;
 use super::children::{
     children_of, has_children_files, has_live_children, is_live_child, is_shortage, list,
-    next_numbers,
+    next_numbers, shown,
 };
+use super::mount::value_in;
 use super::process::{has_ended, listed, open_pidfd};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::FileId;
 use crate::sys::unix::checked;
 use crate::sys::unix::file::{facts_of_file, id_of_path};
-use crate::sys::unix::process::reap;
+use crate::sys::unix::process::{kill, reap};
 use crate::sys::unix::wait::timespec;
 pub use crate::sys::unix::work::{let_work_go, work_is_contained};
 use crate::sys::work::{Listed, Look, Marks, environment_names_hold, number_to_tell, select};
@@ -75,22 +78,13 @@ impl Target {
     }
 
     pub(in crate::sys) fn send(&self, signal: i32) -> io::Result<()> {
-        if let Some(pidfd) = &self.pidfd {
-            // SAFETY: any number may be passed: the kernel refuses one that is no signal.
-            let signal = unsafe { Signal::from_raw_unchecked(signal) };
-            match pidfd_send_signal(pidfd, signal) {
-                // A seccomp filter may refuse the call, and the PID is still that of the process.
-                Err(Errno::NOSYS | Errno::PERM) if self.is_alive() => {}
-                sent => return Ok(sent?),
-            }
-        }
-        self.send_by_pid(signal)
+        self.send_with(signal, None)
     }
 
     /// Sends TERM to a wrapper, with a number of its hold ([`number_to_tell`]). A stopped wrapper is
     /// continued, or it would not hear of it.
     pub(in crate::sys) fn tell_that_broken(&self, hold: u64) -> io::Result<()> {
-        match self.queue_term(number_to_tell(hold)) {
+        match self.send_with(libc::SIGTERM, Some(number_to_tell(hold))) {
             // It may have ended by now, which is what was to be told.
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
             _ => {}
@@ -99,38 +93,45 @@ impl Target {
         Ok(())
     }
 
-    fn queue_term(&self, number: i32) -> io::Result<()> {
+    /// Sends a signal, as kill(2) does, or with a number as sigqueue(3).
+    fn send_with(&self, signal: i32, number: Option<i32>) -> io::Result<()> {
         if let Some(pidfd) = &self.pidfd {
-            let information = Queued {
-                signal: libc::SIGTERM,
+            let information = number.map(|number| Queued {
+                signal,
                 errno: 0,
                 code: libc::SI_QUEUE,
                 sender: SenderAndValue {
                     pid: Pid::of_self().get().cast_signed(),
-                    uid: rustix::process::geteuid().as_raw(),
+                    uid: geteuid().as_raw(),
                     value: sigval(number),
                 },
                 rest: [0; 13],
-            };
-            // SAFETY: the information lives, and is as long as the kernel's (sigaction(2)).
-            let told = checked(unsafe {
+            });
+            let information = information.as_ref().map_or(ptr::null(), ptr::from_ref);
+            // SAFETY: the information is null, or lives, and is as long as the kernel's (sigaction(2)).
+            let sent = checked(unsafe {
                 libc::syscall(
                     libc::SYS_pidfd_send_signal,
                     pidfd.as_raw_fd(),
-                    libc::SIGTERM,
-                    &raw const information,
+                    signal,
+                    information,
                     0,
                 )
             });
-            match told.as_ref().map_err(io::Error::raw_os_error) {
-                // As for other signals.
+            match sent.as_ref().map_err(io::Error::raw_os_error) {
+                // A seccomp filter may refuse the call, and the PID is still that of the process.
                 Err(Some(libc::ENOSYS | libc::EPERM)) if self.is_alive() => {}
-                _ => return told.map(drop),
+                _ => return sent.map(drop),
             }
         }
         let pid = self.process.pid.get().cast_signed();
-        // SAFETY: no memory is involved, and the PID is positive.
-        checked(unsafe { libc::sigqueue(pid, libc::SIGTERM, sigval(number)) }).map(drop)
+        match number {
+            None => kill(pid, signal),
+            Some(number) => {
+                // SAFETY: no memory is involved, and the PID is positive.
+                checked(unsafe { libc::sigqueue(pid, signal, sigval(number)) }).map(drop)
+            }
+        }
     }
 }
 
@@ -315,11 +316,11 @@ fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
             return Look::Failed(error);
         }
     };
-    let file = marks.file.as_deref().map(facts_of_file).transpose();
-    let (mut failed, file) = match file {
-        Ok(file) => (None, file),
-        Err(error) => (Some(error), None),
-    };
+    let mut failed = None;
+    let file = marks.file.as_deref().and_then(|file| {
+        let facts = facts_of_file(file);
+        facts.map_err(|error| failed = Some(error)).ok()
+    });
     let found = select(&list, marks, |pid| {
         let environ = std::fs::read(format!("/proc/{pid}/environ"));
         let has_lock = || file.map_or(Ok(false), |file| has_lock(pid, file.id));
@@ -343,8 +344,8 @@ fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
     } else {
         Look::Nothing
     };
-    for process in found {
-        let was = list.iter().find(|listed| listed.process == process);
+    for listed in found {
+        let process = listed.process;
         match Target::open(process.pid) {
             Some((mut target, _)) if target.process.is_same(process) => {
                 look = Look::Left;
@@ -354,10 +355,10 @@ fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
             }
             Some(_) => look = Look::Left,
             None => {
-                if matches!(look, Look::Nothing) && !was.is_some_and(|was| was.is_zombie) {
+                if matches!(look, Look::Nothing) && !listed.is_zombie {
                     look = Look::Unsure;
                 }
-                reap_if_child(process.pid, was.map_or(0, |was| was.parent), command);
+                reap_if_child(process.pid, listed.parent, command);
             }
         }
     }
@@ -369,12 +370,9 @@ fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
 /// # Errors
 /// A [shortage](is_shortage).
 fn descriptors_of(pid: Pid, file: FileId) -> io::Result<impl Iterator<Item = OsString>> {
-    let entries = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
-        Err(error) if is_shortage(&error) => return Err(error),
-        entries => entries.into_iter().flatten(),
-    };
+    let entries = shown(std::fs::read_dir(format!("/proc/{pid}/fd")))?;
     let leads_there = move |entry: &DirEntry| id_of_path(&entry.path()).is_ok_and(|id| id == file);
-    let entries = entries.flatten().filter(leads_there);
+    let entries = entries.into_iter().flatten().flatten().filter(leads_there);
     Ok(entries.map(|entry| entry.file_name()))
 }
 
@@ -387,6 +385,14 @@ pub(crate) fn has_open(process: ProcessId, files: &[FileId]) -> bool {
     Target::find(process).is_some_and(|target| files.iter().all(has) && target.is_alive())
 }
 
+/// Whether a command still has the descriptor of the lock file that it inherited. What cannot be read
+/// counts as closed.
+pub(crate) fn command_holds(pid: u32, record: &File) -> bool {
+    let path = format!("/proc/{pid}/fd/{}", record.as_raw_fd());
+    let theirs = id_of_path(Path::new(&path));
+    theirs.is_ok_and(|theirs| facts_of_file(record).is_ok_and(|own| own.id == theirs))
+}
+
 /// Whether a process has inherited the lock on a file. Others may have opened it: a waiter does.
 ///
 /// # Errors
@@ -395,16 +401,12 @@ fn has_lock(pid: Pid, file: FileId) -> io::Result<bool> {
     for number in descriptors_of(pid, file)? {
         let number = number.to_string_lossy();
         // proc_pid_fdinfo(5): the flags of the descriptor, and the locks of this open file description.
-        match std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) {
-            Ok(text) => {
-                let mut lines = text.lines().filter(|line| line.starts_with("lock:"));
-                let has_lock = lines.any(|line| line.contains("FLOCK") && line.contains("WRITE"));
-                if has_lock && survives_exec(&text) {
-                    return Ok(true);
-                }
-            }
-            Err(error) if is_shortage(&error) => return Err(error),
-            Err(_) => {}
+        let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"));
+        let info = shown(info)?.unwrap_or_default();
+        let mut lines = info.lines().filter(|line| line.starts_with("lock:"));
+        let has_lock = lines.any(|line| line.contains("FLOCK") && line.contains("WRITE"));
+        if has_lock && survives_exec(&info) {
+            return Ok(true);
         }
     }
     Ok(false)
@@ -413,8 +415,8 @@ fn has_lock(pid: Pid, file: FileId) -> io::Result<bool> {
 /// Whether execve(2) leaves a descriptor open. The program that holds a lock has one that it closes: a child of that
 /// program has it between fork(2) and execve(2), whatever it is about to execute.
 fn survives_exec(fdinfo: &str) -> bool {
-    let flags = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    let flags = value_in(fdinfo, "flags:");
+    let flags = flags.and_then(|flags| i32::from_str_radix(&flags, 8).ok());
     flags.is_none_or(|flags| flags & libc::O_CLOEXEC == 0)
 }
 

@@ -8,24 +8,20 @@ use std::ffi::{OsString, c_int};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
-use rustix::process::test_kill_process;
 
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 pub use crate::sys::not_linux::working_directory;
 pub(crate) use crate::sys::not_linux::{
-    can_watch_processes, is_container, least_start_after, pid_namespace, shows_all,
-    state_of_pid_namespace, umask, user_of,
+    is_container, least_start_after, pid_namespace, shows_all, state_of_pid_namespace, umask,
+    user_of,
 };
 use crate::sys::unix::checked;
-pub(crate) use crate::sys::unix::process::is_subshell;
-pub use crate::sys::unix::process::may_signal;
-use crate::sys::unix::process::raw;
-pub(crate) use crate::sys::unix::process::{boottime, descriptor_limit, own_uid, user_name};
+use crate::sys::unix::file::id_of_path;
+pub use crate::sys::unix::process::*;
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{FileId, ProcessParent, ProcessState};
 
@@ -40,11 +36,7 @@ pub(crate) fn presence(pid: Pid) -> ProcessState {
         },
         Err(Errno::SRCH) => ProcessState::Gone,
         // Alive, and another user's; or we are in a sandbox, which is no evidence about the PID.
-        Err(Errno::PERM) => match raw(pid).map(test_kill_process) {
-            Some(Ok(()) | Err(Errno::PERM)) => ProcessState::Alive { start: None },
-            Some(Err(Errno::SRCH)) => ProcessState::Gone,
-            _ => ProcessState::Unknown,
-        },
+        Err(Errno::PERM) => presence_by_kill(pid),
         Err(_) => ProcessState::Unknown,
     }
 }
@@ -132,12 +124,7 @@ pub(in crate::sys) fn program_of(pid: Pid) -> Option<(FileId, PathBuf)> {
         unsafe { libc::proc_pidpath(pid.get().cast_signed(), path.as_mut_ptr().cast(), LONGEST) };
     path.truncate(usize::try_from(length).ok()?);
     let path = PathBuf::from(OsString::from_vec(path));
-    let facts = path.metadata().ok()?;
-    let file = FileId {
-        device: facts.dev(),
-        inode: facts.ino(),
-    };
-    Some((file, path))
+    Some((id_of_path(&path).ok()?, path))
 }
 
 /// The current boot of the machine.

@@ -14,6 +14,7 @@ use rustix::termios::tcgetpgrp;
 
 use crate::sys::QueuedSignal;
 use crate::sys::signal::{SignalMask, action, change_action, change_mask, is_ignored, set_of};
+use crate::sys::unix::signal_queue::ENDING;
 
 /// The queued signals, in the order in which they are taken.
 const SIGNALS: [i32; 14] = [
@@ -32,9 +33,6 @@ const SIGNALS: [i32; 14] = [
     libc::SIGTSTP,
     libc::SIGCHLD,
 ];
-
-/// The signals that end a process, in the order in which they are reported.
-const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 /// For each of [`SIGNALS`]: 0, or [`NOTED`] and the pid of its sender. Like in the kernel, one that
 /// waits already does not wait twice.
@@ -99,24 +97,6 @@ impl SignalQueue {
         Ok(Self { queue, before })
     }
 
-    /// Whether a signal that ends a process is waiting in the queue. Takes none.
-    #[must_use]
-    pub fn is_ending(&self) -> bool {
-        ENDING
-            .into_iter()
-            .filter_map(note_of)
-            .any(|note| note.load(Ordering::SeqCst) != 0)
-    }
-
-    /// Takes the first signal that ends a process out of the queue: for a supervisor that has not
-    /// started its command yet, and so is meant itself.
-    #[must_use]
-    pub fn take_ending(&self) -> Option<i32> {
-        ENDING
-            .into_iter()
-            .find(|signal| note_of(*signal).is_some_and(|note| note.swap(0, Ordering::SeqCst) != 0))
-    }
-
     pub(in crate::sys) fn take(&self) -> io::Result<Option<QueuedSignal>> {
         // In this order: a signal that is noted after the pipe was emptied writes to the pipe
         // again.
@@ -171,14 +151,21 @@ fn note_of(signal: i32) -> Option<&'static AtomicU64> {
     Some(note)
 }
 
+/// A noted signal that would have ended this process.
+pub(in crate::sys) fn pending() -> Option<i32> {
+    let is_noted = |note: &AtomicU64| note.load(Ordering::SeqCst) != 0;
+    ENDING
+        .into_iter()
+        .find(|signal| note_of(*signal).is_some_and(is_noted))
+}
+
 fn take() -> Option<QueuedSignal> {
     SIGNALS.into_iter().zip(&NOTES).find_map(|(signal, note)| {
         let noted = note.swap(0, Ordering::SeqCst);
         (noted != 0).then(|| QueuedSignal {
             signal,
             from_process: is_from_process(signal, i32::try_from(noted & !NOTED).unwrap_or(0)),
-            value: None,
-            has_lost_value: false,
+            ..QueuedSignal::default()
         })
     })
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use crate::sys::Recording;
-use crate::sys::signal::SignalMask;
+use crate::sys::signal::{SignalMask, without_signals};
 use crate::sys::spawn::spawn;
 
 pub use crate::sys::program::{Program, Started};
@@ -22,9 +22,5 @@ pub(in crate::sys) fn start(
     // it runs in a child, and exec resets caught signals to their defaults.
     // SAFETY: pthread_sigmask(2) is async-signal-safe (sigaction(2)), and nothing else is called.
     unsafe { command.pre_exec(move || mask.set()) };
-    let before = SignalMask::block_all()?;
-    let child = spawn(command, recording);
-    // The command is running, even if this fails: an error would release its lock.
-    let _ = before.set();
-    child
+    without_signals(|| spawn(command, recording))?
 }

@@ -11,7 +11,6 @@ use rustix::event::kqueue::{
 };
 
 use crate::identity::Pid;
-pub(crate) use crate::sys::not_linux::random_u64;
 pub(crate) use crate::sys::unix::wait::{pause, until_unlocked};
 
 /// Wakes when a record is unlinked, moved or written, or when a process ends.

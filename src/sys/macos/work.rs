@@ -9,7 +9,10 @@ use super::process::{environment_of, listed, presence};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::ProcessState;
 pub use crate::sys::not_linux::adopt_orphans;
-pub(crate) use crate::sys::not_linux::{has_open, own_children, visit_list, wait_for_any};
+pub(crate) use crate::sys::not_linux::{
+    command_holds, has_open, own_children, visit_list, wait_for_any,
+};
+use crate::sys::unix::process::kill;
 pub use crate::sys::unix::work::{let_work_go, work_is_contained};
 use crate::sys::work::{Listed, Look, Marks, environment_names_hold};
 
@@ -26,7 +29,7 @@ impl Target {
         if !self.is_alive() {
             return Ok(());
         }
-        self.send_by_pid(signal)
+        kill(self.process.pid.get().cast_signed(), signal)
     }
 
     /// The same process, if it is still there.

@@ -19,7 +19,7 @@ impl Alarm {
     /// `None` unless the program has allowed the use of SIGALRM, and where this thread cannot have a
     /// timer.
     pub(crate) fn new() -> io::Result<Option<Self>> {
-        if !catch_sigalrm()? {
+        if !catch_sigalrm() {
             return Ok(None);
         }
         let Some(timer) = Timer::of_thread()? else {

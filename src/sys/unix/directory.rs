@@ -3,14 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{
-    Access, AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat,
-    StatVfsMountFlags, Uid, accessat, fchmod, fchown, flock, fstat, fstatvfs, linkat, mkdirat,
-    openat, renameat, renameat_with, statat, unlinkat,
+    Access, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat,
+    StatVfsMountFlags, Uid, accessat, fchmod, flock, fstat, fstatvfs, linkat, mkdirat, openat,
+    renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -34,14 +34,15 @@ pub(crate) struct Directory {
     sharing: Option<Sharing>,
 }
 
-/// Refuses anything but a regular file with one name: in a copy of a store by `cp -al`, what is written into a file
-/// would be written elsewhere, too. Proves nothing of a file that somebody else could have put there.
-fn ensure_own(file: &File) -> io::Result<Stat> {
-    let facts = fstat(file)?;
+/// An open file and its size. Refuses anything but a regular file with one name: in a copy of a store by `cp -al`, what
+/// is written into a file would be written elsewhere, too. Proves nothing of a file that somebody else could have put
+/// there.
+fn own_file(opened: OwnedFd) -> io::Result<(File, u64)> {
+    let facts = fstat(&opened)?;
     match not_a_regular_file(&facts) {
         Some(kind) => Err(io::Error::new(io::ErrorKind::InvalidInput, kind)),
         None if facts.st_nlink > 1 => Err(io::ErrorKind::TooManyLinks.into()),
-        None => Ok(facts),
+        None => Ok((File::from(opened), facts_of(&facts).size)),
     }
 }
 
@@ -76,35 +77,24 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !is_here => {}
             opened => return opened,
         }
-        let Some(parent) = path.parent() else {
-            return Self::open(path);
-        };
-        let parent = Self::open_or_make(parent)?;
-        let Some(name) = path.file_name() else {
-            // `..` below what has just been made.
-            return Self::open(path);
-        };
-        parent.make_by_owner(name, Mode::from_raw_mode(0o777))?;
-        parent.open_below(name)
+        if let Some(parent) = path.parent() {
+            let parent = Self::open_or_make(parent)?;
+            if let Some(name) = path.file_name() {
+                parent.make_by_owner(name, Mode::from_raw_mode(0o777))?;
+                return parent.open_below(name);
+            }
+        }
+        // `..` below what has just been made.
+        Self::open(path)
     }
 
     /// Makes a directory; `false` if it exists. What root makes in another user's directory belongs to that user.
     fn make_by_owner(&self, name: &OsStr, mode: Mode) -> io::Result<bool> {
-        let above = fstat(&self.fd)?;
-        let owner = Uid::from_raw(above.st_uid);
-        if owner.is_root() || !geteuid().is_root() {
+        let above = Sharing::of(&fstat(&self.fd)?);
+        if !above.is_guest() {
             return created(mkdirat(&self.fd, name, mode));
         }
-        if self.look(name)?.is_some() {
-            return Ok(false);
-        }
-        self.make_changed(name, mode, |made| {
-            Ok(fchown(
-                made,
-                Some(owner),
-                Some(Gid::from_raw(above.st_gid)),
-            )?)
-        })
+        self.make_changed(name, mode, |made| above.give_to_owner(made))
     }
 
     /// Takes owner, group and modes of what is made in this directory, and below it, from the directory itself.
@@ -169,29 +159,24 @@ impl Directory {
 
     /// Creates a directory; that it exists already is fine.
     pub(crate) fn make_below(&self, name: &OsStr) -> io::Result<()> {
-        let sharing = self.sharing.filter(|store| store.changes_directories());
-        let Some(sharing) = sharing else {
-            return created(mkdirat(&self.fd, name, Mode::from_raw_mode(0o777))).map(drop);
+        let is_changed = self.sharing.is_some_and(Sharing::changes_directories);
+        let made = if is_changed {
+            let change = |made: &OwnedFd| self.share_new(made, Made::Directory);
+            self.make_changed(name, Mode::from_raw_mode(0o700), change)
+        } else {
+            created(mkdirat(&self.fd, name, Mode::from_raw_mode(0o777)))
         };
-        if self.look(name)?.is_some() {
-            return Ok(());
-        }
-        let changed = |made: &OwnedFd| sharing.apply(made, Made::Directory);
-        self.make_changed(name, Mode::from_raw_mode(0o700), changed)
-            .map(drop)
+        made.map(drop)
     }
 
     /// Creates a directory that only the owner of the store may enter; that it exists already is fine.
     pub(crate) fn make_private_below(&self, name: &OsStr) -> io::Result<()> {
         let mode = Mode::from_raw_mode(0o700);
-        let changed = |made: &OwnedFd| match self.sharing {
-            Some(sharing) => {
-                sharing.apply(made, Made::Directory)?;
-                Ok(fchmod(made, mode)?)
-            }
-            None => Ok(()),
+        let change = |made: &OwnedFd| {
+            self.share_new(made, Made::Directory)?;
+            Ok(fchmod(made, mode)?)
         };
-        self.make_changed(name, mode, changed).map(drop)
+        self.make_changed(name, mode, change).map(drop)
     }
 
     /// Creates a directory that is changed before it has its name: otherwise a kill in between would shut others out
@@ -202,34 +187,36 @@ impl Directory {
         mode: Mode,
         change: impl FnOnce(&OwnedFd) -> io::Result<()>,
     ) -> io::Result<bool> {
+        if self.look(name)?.is_some() {
+            return Ok(false);
+        }
         let temporary = &random_temporary_name();
         mkdirat(&self.fd, temporary, mode)?;
-        let changed = self.open_below(temporary).and_then(|made| {
+        let change_and_name = || {
+            let new = self.open_below(temporary)?;
             // Who may write here may have put another one in its place.
-            let is_as_made = fstat(&made.fd)?.st_uid == geteuid().as_raw();
-            if !is_as_made || !made.entries()?.is_empty() {
+            let is_as_made = fstat(&new.fd)?.st_uid == geteuid().as_raw();
+            if !is_as_made || !new.entries()?.is_empty() {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            change(&made.fd)
-        });
-        if changed.is_err() {
+            change(&new.fd)?;
+            let renamed =
+                match renameat_with(&self.fd, temporary, &self.fd, name, RenameFlags::NOREPLACE) {
+                    Err(error) if rename_flags_are_unsupported(error) => {
+                        renameat(&self.fd, temporary, &self.fd, name)
+                    }
+                    renamed => renamed,
+                };
+            match renamed {
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => Ok(false),
+                renamed => Ok(renamed.map(|()| true)?),
+            }
+        };
+        let is_named = change_and_name();
+        if !matches!(is_named, Ok(true)) {
             let _ = self.remove_below_if_empty(temporary);
-            changed?;
         }
-        let renamed =
-            match renameat_with(&self.fd, temporary, &self.fd, name, RenameFlags::NOREPLACE) {
-                Err(error) if rename_flags_are_unsupported(error) => {
-                    renameat(&self.fd, temporary, &self.fd, name)
-                }
-                renamed => renamed,
-            };
-        if renamed.is_err() {
-            let _ = self.remove_below_if_empty(temporary);
-        }
-        match renamed {
-            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => Ok(false),
-            renamed => Ok(renamed.map(|()| true)?),
-        }
+        is_named
     }
 
     /// Removes a directory if it is empty; `true` if it is gone.
@@ -275,12 +262,12 @@ impl Directory {
     /// Tries to take the exclusive lock on the directory itself; `false` if another process holds
     /// it.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
-        try_flock(&self.fd, FlockOperation::NonBlockingLockExclusive)
+        try_lock_file(&self.fd, false)
     }
 
     /// Takes the exclusive lock on the directory itself. Blocks; `Interrupted` when a signal came.
     pub(crate) fn lock(&self) -> io::Result<()> {
-        Ok(flock(&self.fd, FlockOperation::LockExclusive)?)
+        lock_file(&self.fd, false)
     }
 
     /// The process that has the lock on the directory itself, if the system tells.
@@ -365,9 +352,7 @@ impl Directory {
     /// A file of our own for writing at its end, and its size.
     pub(crate) fn open_to_append(&self, name: &OsStr) -> io::Result<(File, u64)> {
         let flags = OFlags::WRONLY | OFlags::APPEND | CAREFUL;
-        let file = File::from(openat(&self.fd, name, flags, Mode::empty())?);
-        let size = facts_of(&ensure_own(&file)?).size;
-        Ok((file, size))
+        own_file(openat(&self.fd, name, flags, Mode::empty())?)
     }
 
     /// Metadata of the file `name`, without opening it. `None` if there is none.
@@ -378,22 +363,16 @@ impl Directory {
     /// Creates a file without a name, of which nothing remains if we die. `None` if that is not
     /// supported here.
     pub(crate) fn create_unnamed(&self) -> io::Result<Option<File>> {
-        self.make_unnamed(Made::Record)
-    }
-
-    fn make_unnamed(&self, made: Made) -> io::Result<Option<File>> {
         let created = filesystem::create_unnamed(&self.fd, RECORD_MODE)?;
         if let Some(file) = &created {
-            self.apply_sharing(file, made)?;
+            self.share_new(file, Made::Record)?;
         }
         Ok(created)
     }
 
-    fn apply_sharing(&self, file: &File, made: Made) -> io::Result<()> {
-        match self.sharing {
-            Some(sharing) => sharing.apply(file, made),
-            None => Ok(()),
-        }
+    fn share_new(&self, new: impl AsFd, made: Made) -> io::Result<()> {
+        self.sharing
+            .map_or(Ok(()), |sharing| sharing.apply(new, made))
     }
 
     /// Creates a file; fails if the name exists.
@@ -412,44 +391,16 @@ impl Directory {
             opened => opened,
         };
         let file = File::from(opened?);
-        let applied = self.apply_sharing(&file, made);
+        let applied = self.share_new(&file, made);
         if applied.is_err() {
             let _ = self.unlink(name);
         }
         applied.map(|()| file)
     }
 
-    /// Puts a new file with these bytes in place of what has the name, whatever that is. For what each user of the
-    /// store may replace in turn: nothing that others have put there is written to.
-    pub(crate) fn replace(&self, temporary: &OsStr, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
-        if let Some(file) = self.make_unnamed(Made::Common)? {
-            file.write_all_at(bytes, 0)?;
-            match self.link_unnamed(&file, temporary) {
-                Ok(true) => return self.rename_or_remove(temporary, name),
-                // Without /proc it cannot get a name.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                linked => {
-                    linked?;
-                    return Err(io::ErrorKind::AlreadyExists.into());
-                }
-            }
-        }
-        let file = self.make_named(temporary, Made::Common)?;
-        match file.write_all_at(bytes, 0) {
-            Ok(()) => self.rename_or_remove(temporary, name),
-            Err(error) => {
-                let _ = self.unlink(temporary);
-                Err(error)
-            }
-        }
-    }
-
-    fn rename_or_remove(&self, temporary: &OsStr, name: &OsStr) -> io::Result<()> {
-        let renamed = self.rename(temporary, name);
-        if renamed.is_err() {
-            let _ = self.unlink(temporary);
-        }
-        renamed
+    /// As [`Self::create_named`], for what each user of the store may replace in turn.
+    pub(in crate::sys) fn create_common(&self, name: &OsStr) -> io::Result<File> {
+        self.make_named(name, Made::Common)
     }
 
     /// Lets those write to a record who may replace it: in a sticky directory nobody but its user.
@@ -541,8 +492,7 @@ impl Directory {
     pub(crate) fn open_own(&self, name: &OsStr, append: bool) -> io::Result<File> {
         let mut flags = OFlags::RDWR | OFlags::CREATE | CAREFUL;
         flags.set(OFlags::APPEND, append);
-        let file = File::from(openat(&self.fd, name, flags, RECORD_MODE)?);
-        ensure_own(&file)?;
+        let (file, _) = own_file(openat(&self.fd, name, flags, RECORD_MODE)?)?;
         Ok(file)
     }
 
@@ -550,11 +500,7 @@ impl Directory {
     pub(crate) fn open_own_in(&self, directory: &OsStr, name: &OsStr) -> io::Result<File> {
         let path = Path::new(directory).join(name);
         match filesystem::open_without_links(&self.fd, &path, OFlags::RDWR | CAREFUL) {
-            Ok(file) => {
-                let file = File::from(file);
-                ensure_own(&file)?;
-                Ok(file)
-            }
+            Ok(opened) => own_file(opened).map(|(file, _)| file),
             // It is missing, or this system has no such call.
             Err(_) => self.open_below(directory)?.open_own(name, false),
         }

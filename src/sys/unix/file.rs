@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Stat, flock, fstat, statat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::path::Arg;
 
 use super::checked;
 use super::sharing::WRITABLE_BY_OTHERS;
@@ -18,8 +19,13 @@ use crate::sys::{FileFacts, FileId, SYMLINK};
 
 /// Whether `path` leads to an open file, not following a symlink in its last place.
 pub(crate) fn path_names_file(path: &Path, file: &File) -> io::Result<bool> {
+    leads_to(path, id_of(&fstat(file)?))
+}
+
+/// As [`path_names_file`]. Does not allocate for a C string.
+pub(super) fn leads_to(path: impl Arg, file: FileId) -> io::Result<bool> {
     match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(named) => Ok(id_of(&named) == id_of(&fstat(file)?)),
+        Ok(named) => Ok(id_of(&named) == file),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
         Err(error) => Err(error.into()),
     }
@@ -51,12 +57,34 @@ pub(crate) fn author_of(file: &File) -> io::Result<Author> {
 
 /// Tries to take the exclusive kernel lock on a record; `false` if another process holds it.
 pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
-    try_flock(file, FlockOperation::NonBlockingLockExclusive)
+    try_lock_file(file, false)
 }
 
-/// Tries to take a shared kernel lock, as `flock -s` does.
-pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
-    try_flock(file, FlockOperation::NonBlockingLockShared)
+/// Tries to take the kernel lock on a file, a shared one as `flock -s` does.
+pub(crate) fn try_lock_file(file: impl AsFd, is_shared: bool) -> io::Result<bool> {
+    let operation = if is_shared {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    loop {
+        match flock(&file, operation) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Takes such a lock. Blocks; `Interrupted` when a signal came.
+pub(crate) fn lock_file(file: impl AsFd, is_shared: bool) -> io::Result<()> {
+    let operation = if is_shared {
+        FlockOperation::LockShared
+    } else {
+        FlockOperation::LockExclusive
+    };
+    Ok(flock(file, operation)?)
 }
 
 pub(crate) fn unlock_record(file: &File) -> io::Result<()> {
@@ -69,20 +97,10 @@ pub(crate) fn needs_write_access(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::BADF)
 }
 
-/// Takes the exclusive kernel lock on a file. Blocks; `Interrupted` when a signal came.
-pub(crate) fn lock_record(file: &File) -> io::Result<()> {
-    Ok(flock(file, FlockOperation::LockExclusive)?)
-}
-
-/// Takes a shared lock. Blocks like [`lock_record`].
-pub(crate) fn lock_shared(file: &File) -> io::Result<()> {
-    Ok(flock(file, FlockOperation::LockShared)?)
-}
-
 /// Whether another open file description has the exclusive lock of flock(2). Probes with a shared one,
 /// for which a program that tries an exclusive one meanwhile may fail.
 pub(crate) fn has_exclusive_lock(file: &File) -> io::Result<bool> {
-    let is_free = try_flock(file, FlockOperation::NonBlockingLockShared)?;
+    let is_free = try_lock_file(file, true)?;
     if is_free {
         flock(file, FlockOperation::Unlock)?;
     }
@@ -164,17 +182,6 @@ pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
         // The process may not have that many.
         Err(Errno::INVAL) => Ok(file),
         Err(error) => Err(error.into()),
-    }
-}
-
-pub(super) fn try_flock(file: impl AsFd, operation: FlockOperation) -> io::Result<bool> {
-    loop {
-        match flock(&file, operation) {
-            Ok(()) => return Ok(true),
-            Err(Errno::WOULDBLOCK) => return Ok(false),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
     }
 }
 

@@ -8,7 +8,7 @@ pub(crate) mod keys;
 pub(in crate::sys) mod process;
 mod sharing;
 pub(crate) mod signal;
-mod signal_queue;
+pub(in crate::sys) mod signal_queue;
 pub(crate) mod spawn;
 #[cfg(feature = "cli")]
 pub(crate) mod stdio;

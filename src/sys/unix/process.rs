@@ -11,8 +11,8 @@ use rustix::process::{Resource, geteuid, getrlimit, test_kill_process};
 
 use super::checked;
 use crate::identity::Pid;
-use crate::sys::HowEnded;
-use crate::sys::system::process::{BOOT_CLOCK, program_of};
+use crate::sys::system::process::{BOOT_CLOCK, program_of, start_ticks};
+use crate::sys::{HowEnded, ProcessState};
 
 /// The number as rustix takes it.
 pub(in crate::sys) fn raw(pid: Pid) -> Option<rustix::process::Pid> {
@@ -65,6 +65,18 @@ pub(crate) fn is_subshell(pid: Pid, parent: Pid) -> bool {
     })
 }
 
+/// Whether a process is running, by a signal that is not sent: where nothing better answers.
+pub(in crate::sys) fn presence_by_kill(pid: Pid) -> ProcessState {
+    match raw(pid).map(test_kill_process) {
+        // EPERM: alive, and another user's.
+        Some(Ok(()) | Err(Errno::PERM)) => ProcessState::Alive {
+            start: start_ticks(pid),
+        },
+        Some(Err(Errno::SRCH)) => ProcessState::Gone,
+        _ => ProcessState::Unknown,
+    }
+}
+
 /// Whether the caller may signal a process. Sends no signal.
 #[must_use]
 pub fn may_signal(pid: Pid) -> bool {
@@ -96,12 +108,8 @@ pub(crate) fn user_name(uid: u32) -> String {
             text.len(),
             &raw mut found,
         );
-        if failed != 0 || found.is_null() {
-            None
-        } else {
-            let name = CStr::from_ptr((*found).pw_name);
-            Some(name.to_string_lossy().into_owned())
-        }
+        let entry = found.as_ref().filter(|_| failed == 0);
+        entry.map(|entry| CStr::from_ptr(entry.pw_name).to_string_lossy().into_owned())
     };
     name.unwrap_or_else(|| uid.to_string())
 }
@@ -124,11 +132,9 @@ pub(in crate::sys) fn how_child_ended(pid: u32) -> io::Result<Option<HowEnded>> 
             return Ok(None);
         }
         if ended.unsigned_abs() == pid {
-            let has_exited = information.si_code == libc::CLD_EXITED;
-            return Ok(Some(if has_exited {
-                HowEnded::Exited
-            } else {
-                HowEnded::Killed
+            return Ok(Some(match information.si_code {
+                libc::CLD_EXITED => HowEnded::Exited,
+                _ => HowEnded::Killed,
             }));
         }
         reap(ended);

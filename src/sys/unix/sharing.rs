@@ -83,7 +83,7 @@ impl Sharing {
     }
 
     /// Whether it is another user's, and the caller root. What root made there would shut that user out.
-    fn is_guest(self) -> bool {
+    pub(super) fn is_guest(self) -> bool {
         !self.owner.is_root() && geteuid().is_root()
     }
 
@@ -113,6 +113,11 @@ impl Sharing {
         Some(Mode::from_raw_mode(mode) | UNCLEANED)
     }
 
+    /// Gives a new file or directory the owner and the group.
+    pub(super) fn give_to_owner(self, new: impl AsFd) -> io::Result<()> {
+        Ok(fchown(new, Some(self.owner), Some(self.group))?)
+    }
+
     /// Gives a new file or directory the owner, the group and the mode. Its name is none that is used yet.
     pub(super) fn apply(self, new: impl AsFd, kind: Made) -> io::Result<()> {
         let Some(mode) = self.mode_of(kind) else {
@@ -120,7 +125,7 @@ impl Sharing {
         };
         let belongs_to_owner = kind != Made::Record && !self.is_sticky() && self.is_guest();
         if belongs_to_owner {
-            fchown(&new, Some(self.owner), Some(self.group))?;
+            self.give_to_owner(&new)?;
         }
         if !self.is_shared() {
             return Ok(fchmod(&new, mode)?);

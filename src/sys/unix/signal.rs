@@ -9,8 +9,8 @@ use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 pub(crate) use super::alarm::Alarm;
 use super::checked;
@@ -55,7 +55,7 @@ impl Drop for SignalBlock {
 }
 
 /// A set of blocked signals.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct SignalMask(pub(in crate::sys) libc::sigset_t);
 
 impl SignalMask {
@@ -76,31 +76,19 @@ impl SignalMask {
     }
 }
 
-impl std::fmt::Debug for SignalMask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SignalMask").finish_non_exhaustive()
-    }
-}
-
 static SIGALRM_IS_OURS: AtomicBool = AtomicBool::new(false);
 
 /// Whether the program has allowed the use of SIGALRM. If so its handler is there from now on.
-pub(in crate::sys) fn catch_sigalrm() -> io::Result<bool> {
-    static IS_CAUGHT: Mutex<bool> = Mutex::new(false);
-    if !SIGALRM_IS_OURS.load(Ordering::Relaxed) {
-        return Ok(false);
-    }
-    let mut is_caught = IS_CAUGHT.lock().unwrap_or_else(PoisonError::into_inner);
-    if !*is_caught {
+pub(in crate::sys) fn catch_sigalrm() -> bool {
+    static IS_CAUGHT: OnceLock<Option<()>> = OnceLock::new();
+    let catch = || {
         // Without SA_RESTART, so that flock(2) fails with EINTR (signal(7)).
-        let before = change_action(
-            libc::SIGALRM,
-            Some(&action(do_nothing as *const () as libc::sighandler_t, 0)),
-        )?;
+        let noticed = action(do_nothing as *const () as libc::sighandler_t, 0);
+        let before = change_action(libc::SIGALRM, Some(&noticed)).ok()?;
         note_callers(libc::SIGALRM, before.sa_sigaction == libc::SIG_IGN);
-        *is_caught = true;
-    }
-    Ok(true)
+        Some(())
+    };
+    SIGALRM_IS_OURS.load(Ordering::Relaxed) && IS_CAUGHT.get_or_init(catch).is_some()
 }
 
 extern "C" fn do_nothing(_signal: libc::c_int) {}
@@ -161,11 +149,7 @@ pub(in crate::sys) fn replace_disposition(
     signal: i32,
     disposition: libc::sighandler_t,
 ) -> io::Result<bool> {
-    // SAFETY: neither SIG_IGN nor SIG_DFL is a handler; the call has no memory effects of its own.
-    let before = unsafe { libc::signal(signal, disposition) };
-    if before == libc::SIG_ERR {
-        return Err(io::Error::last_os_error());
-    }
+    let before = change_action(signal, Some(&action(disposition, 0)))?.sa_sigaction;
     let was_ignored = before == libc::SIG_IGN;
     // One that stays ignored is noted, too: std gives SIGPIPE its default before it executes a command.
     if before != disposition || was_ignored {
@@ -302,7 +286,7 @@ pub fn tell_signals_apart(install: impl FnOnce()) {
             let Ok(mut action) = change_action(signal, None) else {
                 continue;
             };
-            let ours = note_and_call as *const () as libc::sighandler_t;
+            let ours = our_handler();
             let handler = action.sa_sigaction;
             let is_plain = action.sa_flags & libc::SA_SIGINFO == 0;
             if was_ignored {
@@ -320,25 +304,22 @@ pub fn tell_signals_apart(install: impl FnOnce()) {
 /// INT, TERM and HUP do nothing from here on, except that [`last_signal`] returns them. One that is ignored or has a
 /// handler stays so.
 pub fn note_signals() {
-    let noting = action(
-        note_and_call as *const () as libc::sighandler_t,
-        libc::SA_RESTART,
-    );
-    for signal in TOLD_APART {
-        if change_action(signal, None).is_ok_and(|before| before.sa_sigaction == libc::SIG_DFL) {
-            note_callers(signal, false);
-            let _ = change_action(signal, Some(&noting));
-        }
-    }
+    let noting = action(our_handler(), libc::SA_RESTART);
+    replace_actions(libc::SIG_DFL, &noting);
 }
 
 /// Undoes [`tell_signals_apart`] and [`note_signals`]: INT, TERM and HUP have their default action again. One that is
 /// ignored stays so. [`last_signal`] still returns one that came before.
 pub fn stop_telling_signals_apart() {
-    let ours = note_and_call as *const () as libc::sighandler_t;
+    replace_actions(our_handler(), &action(libc::SIG_DFL, 0));
+}
+
+/// Sets what each of INT, TERM and HUP does, if it does `before` now.
+fn replace_actions(before: libc::sighandler_t, action: &libc::sigaction) {
     for signal in TOLD_APART {
-        if change_action(signal, None).is_ok_and(|action| action.sa_sigaction == ours) {
-            let _ = change_action(signal, Some(&action(libc::SIG_DFL, 0)));
+        if change_action(signal, None).is_ok_and(|now| now.sa_sigaction == before) {
+            note_callers(signal, false);
+            let _ = change_action(signal, Some(action));
         }
     }
 }
@@ -347,6 +328,10 @@ pub fn stop_telling_signals_apart() {
 #[must_use]
 pub fn last_signal() -> Option<i32> {
     Some(LAST_SIGNAL.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
+}
+
+fn our_handler() -> libc::sighandler_t {
+    note_and_call as *const () as libc::sighandler_t
 }
 
 /// Async-signal-safe if the handler that it calls is.
@@ -398,7 +383,9 @@ pub fn terminating_signal(status: ExitStatus) -> Option<i32> {
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let before = SignalMask::block_all()?;
     let value = start();
-    before.set().map(|()| value)
+    // What was started runs, whatever becomes of this: to fail now would give the lock of a command away.
+    let _ = before.set();
+    Ok(value)
 }
 
 /// Whether the caller of this process ignored a signal, whatever this process has made of that.

@@ -10,8 +10,32 @@ use super::signal::{SignalMask, was_ignored};
 use super::wait::timespec;
 use crate::sys::QueuedSignal;
 pub use crate::sys::system::signal_queue::SignalQueue;
+use crate::sys::system::signal_queue::pending;
+
+/// The signals that end a process, in the order in which they are reported.
+pub(in crate::sys) const ENDING: [i32; 4] =
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 impl SignalQueue {
+    /// Whether a signal that ends a process is waiting in the queue. Takes none.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        pending().is_some()
+    }
+
+    /// Takes the first signal that ends a process out of the queue: for a supervisor that has not
+    /// started its command yet, and so is meant itself.
+    #[must_use]
+    pub fn take_ending(&self) -> Option<i32> {
+        let signal = pending()?;
+        while let Ok(Some(received)) = self.take() {
+            if received.signal == signal {
+                break;
+            }
+        }
+        Some(signal)
+    }
+
     /// Returns whether the caller of this process ignored a signal.
     #[must_use]
     pub fn is_ignored(&self, signal: i32) -> bool {

@@ -3,20 +3,20 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 #[cfg(feature = "cli")]
 use std::process::ExitStatus;
 use std::process::{Child, Command};
 
-use rustix::fs::{AtFlags, CWD, fstat, statat};
-use rustix::io::{Errno, FdFlags, fcntl_setfd, pread, pwrite};
+use rustix::fs::fstat;
+use rustix::io::{FdFlags, fcntl_setfd};
 
-#[cfg(not(target_os = "linux"))]
-pub(crate) use crate::sys::not_linux::command_holds;
+use super::file::{id_of, leads_to};
+use crate::sys::recording::{Note, Recording, ensure_named};
 use crate::sys::signal::{restore_callers_dispositions, restore_callers_dispositions_before_exec};
-use crate::sys::{Note, Recording};
 
 /// What the child does between fork and exec. Everything is laid out before, because only
 /// async-signal-safe calls are allowed there (signal-safety(7)).
@@ -24,8 +24,8 @@ pub(in crate::sys) struct BeforeExec {
     pub(in crate::sys) record: RawFd,
     paths: Vec<CString>,
     notes: Vec<Note>,
-    /// Room for what is there before.
-    found: Vec<u8>,
+    /// For what is there before.
+    room: Vec<u8>,
     inherit: bool,
 }
 
@@ -85,7 +85,7 @@ impl BeforeExec {
             paths: paths
                 .map(|path| CString::new(path.as_os_str().as_bytes()))
                 .collect::<Result<_, _>>()?,
-            found: vec![0; longest.unwrap_or(0)],
+            room: vec![0; longest.unwrap_or(0)],
             notes: recording.notes,
             inherit: recording.inherit,
         })
@@ -93,55 +93,22 @@ impl BeforeExec {
 
     pub(in crate::sys) fn run(&mut self) -> io::Result<()> {
         // SAFETY: the parent keeps it open until exec has happened or failed, and we are a fork of
-        // it.
-        let record = unsafe { BorrowedFd::borrow_raw(self.record) };
+        // it. It is not closed here.
+        let record = &*ManuallyDrop::new(unsafe { File::from_raw_fd(self.record) });
         for note in &mut self.notes {
-            if let Some(found) = self
-                .found
-                .get_mut(..note.expected.len())
-                .filter(|found| !found.is_empty())
-            {
-                // Another program may have rewritten the file in place, which keeps its inode.
-                let read = pread(record, &mut *found, note.offset)?;
-                if read < note.expected.len() || *found != note.expected {
-                    return Err(io::Error::from_raw_os_error(HOLD_LOST));
-                }
-            }
-            (note.fill)(&mut note.bytes, std::process::id(), None);
-            match pwrite(record, &note.bytes, note.offset) {
-                Ok(written) if written == note.bytes.len() => {}
-                _ => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
-            }
+            note.write(record, &mut self.room, std::process::id(), None)?;
         }
         // The lock may have been broken before the PID was on record: `break` removes the name
         // first. Until here a dead wrapper is not taken for a dead hold, because this child
         // holds the kernel lock.
-        let ours = fstat(record).map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))?;
+        let own = fstat(record).map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))?;
         for path in &self.paths {
-            let lost = match statat(CWD, &**path, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(named) => ours.st_ino != named.st_ino || ours.st_dev != named.st_dev,
-                Err(Errno::NOENT | Errno::NOTDIR) => true,
-                Err(_) => return Err(io::Error::from_raw_os_error(NOT_RECORDED)),
-            };
-            if lost {
-                return Err(io::Error::from_raw_os_error(HOLD_LOST));
-            }
+            ensure_named(leads_to(&**path, id_of(&own)))?;
         }
         if self.inherit {
             fcntl_setfd(record, FdFlags::empty())?;
         }
         restore_callers_dispositions();
         Ok(())
-    }
-}
-
-/// Whether a command still has the descriptor of the lock file that it inherited. What cannot be read
-/// counts as closed.
-#[cfg(target_os = "linux")]
-pub(crate) fn command_holds(pid: u32, record: &File) -> bool {
-    let path = format!("/proc/{pid}/fd/{}", record.as_raw_fd());
-    match (statat(CWD, path, AtFlags::empty()), fstat(record)) {
-        (Ok(theirs), Ok(ours)) => (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino),
-        _ => false,
     }
 }

@@ -68,31 +68,26 @@ impl Directory {
 
     /// Whether others may read it but not write to it: not asked. Its guard is a file that nobody can lock for good
     /// without having it open.
-    #[allow(clippy::unused_self, reason = "as on other systems")]
     pub(crate) fn is_exposed(&self) -> bool {
         false
     }
 
     /// Whether others may write to it: not asked.
-    #[allow(clippy::unused_self, reason = "as on other systems")]
     pub(crate) fn is_shared(&self) -> bool {
         false
     }
 
     /// There are no sticky bits.
-    #[allow(clippy::unused_self, reason = "as on other systems")]
     pub(crate) fn is_sticky_store(&self) -> bool {
         false
     }
 
     /// Whether what is in it is written in place: always.
-    #[allow(clippy::unused_self, reason = "as on other systems")]
     pub(crate) fn is_own(&self) -> bool {
         true
     }
 
     /// Does nothing: there are no sticky stores.
-    #[allow(clippy::unused_self, reason = "as on other systems")]
     pub(crate) fn ensure_trusted(&self, _below: &Self) -> io::Result<()> {
         Ok(())
     }
@@ -143,7 +138,6 @@ impl Directory {
         Ok(None)
     }
 
-    #[allow(clippy::unused_self, reason = "as on other systems")]
     pub(crate) fn is_sticky(&self) -> bool {
         false
     }
@@ -318,6 +312,11 @@ impl Directory {
         )
     }
 
+    /// Nobody replaces files of others in another way.
+    pub(in crate::sys) fn create_common(&self, name: &OsStr) -> io::Result<File> {
+        self.create_named(name)
+    }
+
     /// Renames the file `from`; `false` if the new name exists. Nothing is replaced. The file loses
     /// its old name, because some filesystems (FAT) know only one name for a file.
     pub(crate) fn link(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
@@ -376,18 +375,6 @@ impl Directory {
     /// As [`Self::open_own`], in a directory below this one, which must exist.
     pub(crate) fn open_own_in(&self, directory: &OsStr, name: &OsStr) -> io::Result<File> {
         self.open_below(directory)?.open_own(name, false)
-    }
-
-    /// Puts a new file with these bytes in place of what has the name.
-    pub(crate) fn replace(&self, temporary: &OsStr, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
-        let file = self.create_named(temporary)?;
-        let replaced = file
-            .write_all_at(bytes, 0)
-            .and_then(|()| self.rename(temporary, name));
-        if replaced.is_err() {
-            let _ = self.unlink(temporary);
-        }
-        replaced
     }
 
     /// Renames a file, and replaces what has the new name. One step on NTFS. Without POSIX semantics

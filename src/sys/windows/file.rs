@@ -101,9 +101,13 @@ pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
     lock_byte(file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY)
 }
 
-/// Tries to take a shared lock.
-pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
-    lock_byte(file, LOCKFILE_FAIL_IMMEDIATELY)
+/// Tries to take a lock, shared or exclusive.
+pub(crate) fn try_lock_file(file: &File, is_shared: bool) -> io::Result<bool> {
+    if is_shared {
+        lock_byte(file, LOCKFILE_FAIL_IMMEDIATELY)
+    } else {
+        try_lock_record(file)
+    }
 }
 
 pub(crate) fn unlock_record(file: &File) -> io::Result<()> {
@@ -140,14 +144,14 @@ pub(crate) fn needs_write_access(_error: &io::Error) -> bool {
     false
 }
 
-/// Blocks until the lock is taken. Nothing interrupts it.
-pub(crate) fn lock_record(file: &File) -> io::Result<()> {
-    lock_byte(file, LOCKFILE_EXCLUSIVE_LOCK).map(drop)
-}
-
-/// Takes a shared lock. Blocks like [`lock_record`].
-pub(crate) fn lock_shared(file: &File) -> io::Result<()> {
-    lock_byte(file, 0).map(drop)
+/// Takes a lock, shared or exclusive. Blocks, and nothing interrupts it.
+pub(crate) fn lock_file(file: &File, is_shared: bool) -> io::Result<()> {
+    let flags = if is_shared {
+        0
+    } else {
+        LOCKFILE_EXCLUSIVE_LOCK
+    };
+    lock_byte(file, flags).map(drop)
 }
 
 /// The question of flock(1), which does not exist here.
@@ -171,17 +175,12 @@ impl FileExt for File {
         std::os::windows::fs::FileExt::seek_read(self, buffer, offset)
     }
 
-    fn write_all_at(&self, buffer: &[u8], mut offset: u64) -> io::Result<()> {
-        let mut rest = buffer;
-        while !rest.is_empty() {
-            let written = std::os::windows::fs::FileExt::seek_write(self, rest, offset)?;
-            if written == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            rest = rest.get(written..).unwrap_or_default();
-            offset += written as u64;
+    fn write_all_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
+        // To a file that was opened for plain use, WriteFile writes all or fails.
+        match std::os::windows::fs::FileExt::seek_write(self, buffer, offset)? {
+            written if written == buffer.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
         }
-        Ok(())
     }
 }
 

@@ -32,8 +32,8 @@ use crate::sys::digest_of_machine;
 use crate::sys::hostname;
 pub use crate::sys::not_linux::working_directory;
 pub(crate) use crate::sys::not_linux::{
-    can_watch_processes, is_container, least_start_after, pid_namespace, shows_all,
-    state_of_pid_namespace, umask, user_of,
+    is_container, least_start_after, pid_namespace, shows_all, state_of_pid_namespace, umask,
+    user_of,
 };
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};

@@ -109,9 +109,7 @@ impl SignalQueue {
 pub(super) fn add(signal: i32) {
     queue().push_back(QueuedSignal {
         signal,
-        from_process: false,
-        value: None,
-        has_lost_value: false,
+        ..QueuedSignal::default()
     });
     QUEUED.notify_all();
 }

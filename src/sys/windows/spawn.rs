@@ -11,12 +11,11 @@ use windows_sys::Win32::System::Threading::CREATE_SUSPENDED;
 #[cfg(feature = "cli")]
 use windows_sys::Win32::System::Threading::ExitProcess;
 
-use super::directory::{FileExt as _, path_names_file};
+use super::file::path_names_file;
 use super::process::start_ticks;
 use super::work::Job;
 use crate::identity::Pid;
-use crate::sys::Recording;
-pub(crate) use crate::sys::not_linux::command_holds;
+use crate::sys::recording::{Recording, ensure_named};
 
 /// Why a command was not run. No error of the system's has these numbers.
 pub(crate) const NOT_RECORDED: i32 = 0x2001_0001;
@@ -62,32 +61,18 @@ pub(super) fn spawn_in_job(
 
 fn put_on_record(child: &Child, recording: Recording<'_>) -> io::Result<()> {
     let record = recording.record;
-    let not_recorded = || io::Error::from_raw_os_error(NOT_RECORDED);
     let start = Pid::new(child.id()).and_then(start_ticks);
     for mut note in recording.notes {
-        if !note.expected.is_empty() {
-            let mut found = vec![0; note.expected.len()];
-            let read = record.read_at(&mut found, note.offset)?;
-            if read < found.len() || found != note.expected {
-                return Err(io::Error::from_raw_os_error(HOLD_LOST));
-            }
-        }
-        (note.fill)(&mut note.bytes, child.id(), start);
-        record
-            .write_all_at(&note.bytes, note.offset)
-            .map_err(|_| not_recorded())?;
+        let mut room = vec![0; note.expected.len()];
+        note.write(record, &mut room, child.id(), start)?;
     }
     // The lock may have been broken before the PID was on record.
     for path in recording.paths {
-        match path_names_file(path, record) {
-            Ok(true) => {}
-            Ok(false) => return Err(io::Error::from_raw_os_error(HOLD_LOST)),
-            Err(_) => return Err(not_recorded()),
-        }
+        ensure_named(path_names_file(path, record))?;
     }
     // SAFETY: the handle of our own child is open.
     if unsafe { NtResumeProcess(child.as_raw_handle()) } < 0 {
-        return Err(not_recorded());
+        return Err(io::Error::from_raw_os_error(NOT_RECORDED));
     }
     Ok(())
 }

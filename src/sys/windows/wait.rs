@@ -8,16 +8,15 @@ use std::time::Duration;
 use windows_sys::Win32::Foundation::{WAIT_OBJECT_0, WAIT_TIMEOUT};
 use windows_sys::Win32::System::Threading::WaitForSingleObject;
 
-use super::file::{lock_shared, unlock_record};
+use super::file::{lock_file, unlock_record};
 use super::process::open;
 
 use crate::identity::Pid;
-pub(crate) use crate::sys::not_linux::random_u64;
 
 /// Waits until the exclusive lock on `file` is released, for whatever reason. Takes a shared lock, and
 /// releases it at once.
 pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
-    lock_shared(file)?;
+    lock_file(file, true)?;
     unlock_record(file)
 }
 

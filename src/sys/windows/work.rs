@@ -22,8 +22,10 @@ use super::file::is_code;
 use super::process::{all, created, has_ended, open_to, terminate};
 use crate::identity::{Pid, ProcessId};
 pub use crate::sys::not_linux::adopt_orphans;
-pub(crate) use crate::sys::not_linux::{has_open, own_children, visit_list, wait_for_any};
-use crate::sys::work::{Author, Look, Marks};
+pub(crate) use crate::sys::not_linux::{
+    command_holds, has_open, own_children, visit_list, wait_for_any,
+};
+use crate::sys::work::{Look, Marks};
 
 /// The job of the command that this process supervises.
 static OWN_JOB: Mutex<Option<Job>> = Mutex::new(None);
@@ -168,9 +170,9 @@ impl Target {
         terminate(self.handle.as_handle(), LOST)
     }
 
-    /// Fails if it may not be ended on the word of that author.
-    pub(crate) fn ensure_may_be_signaled(&self, author: Author) -> io::Result<()> {
-        author.ensure_may_signal(|| None)
+    /// Users have no numbers.
+    pub(in crate::sys) fn users(&self) -> Option<[u32; 2]> {
+        None
     }
 
     /// Ends it as if by TERM: there is no way to ask it to.

@@ -113,11 +113,11 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let queue = queue.map_or_else(supervise::queue, Ok)?;
     report_acquired(session, &lock, &hold, Some(&queue));
     let environment = hold.environment(std::env::var(HOLDS).ok().as_deref());
-    let command = laid_out
+    let mut command = laid_out
         .map_or_else(|| lay_out(program, arguments), Ok)?
         .with(&environment)
         .map_err(|source| spawn_error(program, source))?;
-    supervise::supervise(session, hold, &command, &queue, &typed)
+    supervise::supervise(session, hold, &mut command, &queue, &typed)
 }
 
 /// Returns only if the command does not take the place of this program.

@@ -60,7 +60,7 @@ pub(crate) fn queue() -> anyhow::Result<SignalQueue> {
 pub(crate) fn supervise(
     session: &Session,
     mut hold: Hold,
-    program: &Program,
+    program: &mut Program,
     queue: &SignalQueue,
     typed: &args::Run,
 ) -> CommandResult {

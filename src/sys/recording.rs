@@ -1,0 +1,65 @@
+//! How a command is put on record before it runs.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use super::directory::FileExt as _;
+use super::spawn::{HOLD_LOST, NOT_RECORDED};
+
+/// A place in a record that a child fills with its PID before it executes its command.
+#[derive(Debug)]
+pub(crate) struct Note {
+    /// Where in the file.
+    pub(crate) offset: u64,
+    /// What is written there, once it is filled.
+    pub(crate) bytes: Vec<u8>,
+    /// Puts the PID into the bytes, and the start where that is known before the command runs. It
+    /// does not allocate.
+    pub(crate) fill: fn(&mut [u8], u32, Option<u64>),
+    /// What must be there before, or another program has rewritten the file. Empty: not checked.
+    pub(crate) expected: Vec<u8>,
+}
+
+/// How a command is put on record before it runs.
+#[derive(Debug)]
+pub(crate) struct Recording<'a> {
+    pub(crate) record: &'a File,
+    /// Absolute. Each must name the record once the notes have been written.
+    pub(crate) paths: Vec<&'a Path>,
+    pub(crate) notes: Vec<Note>,
+    /// The command keeps the record open, and so its lock.
+    #[cfg_attr(windows, allow(dead_code, reason = "commands inherit no locks there"))]
+    pub(crate) inherit: bool,
+}
+
+impl Note {
+    /// Fills it, and writes it into the record. `room`: as long as what is expected, or longer. Does not allocate.
+    pub(super) fn write(
+        &mut self,
+        record: &File,
+        room: &mut [u8],
+        pid: u32,
+        start: Option<u64>,
+    ) -> io::Result<()> {
+        let found = room.get_mut(..self.expected.len()).unwrap_or_default();
+        if !found.is_empty() {
+            // Another program may have rewritten the file in place, which keeps its inode.
+            let read = record.read_at(found, self.offset)?;
+            if read < found.len() || *found != *self.expected {
+                return Err(io::Error::from_raw_os_error(HOLD_LOST));
+            }
+        }
+        (self.fill)(&mut self.bytes, pid, start);
+        let written = record.write_all_at(&self.bytes, self.offset);
+        written.map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))
+    }
+}
+
+/// Fails unless a path is known to name the record.
+pub(super) fn ensure_named(is_named: io::Result<bool>) -> io::Result<()> {
+    if is_named.map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))? {
+        return Ok(());
+    }
+    Err(io::Error::from_raw_os_error(HOLD_LOST))
+}
