@@ -14,7 +14,8 @@ use crate::words;
 
 #[inline(never)]
 pub(crate) fn config(session: &Session) -> CommandResult {
-    let (mut settings, formats) = sources::of_config(&session.config)?;
+    let config = &session.config;
+    let (mut settings, formats) = sources::values(&config.files, config.profile.as_deref())?;
     put_store(session, &mut settings);
     put_defaults(session, &mut settings);
     let mut text = header(session);
@@ -24,13 +25,11 @@ pub(crate) fn config(session: &Session) -> CommandResult {
         text.push("[formats]".to_owned());
         text.extend(section(&formats));
     }
-    let file = session.config.file.as_ref();
     let mut outcome = Outcome::new(Exit::Done, "listed", "effective settings");
-    let machine = session.config.machine_file();
     outcome.more = json!({
-        "machine_file": machine.map(Path::to_string_lossy),
-        "file": file.map(|file| file.to_string_lossy()),
-        "profile": session.config.profile,
+        "machine_file": config.file(true).map(Path::to_string_lossy),
+        "file": config.file(false).map(Path::to_string_lossy),
+        "profile": config.profile,
         "settings": objects(&settings),
         "formats": objects(&formats),
     });
@@ -41,10 +40,10 @@ pub(crate) fn config(session: &Session) -> CommandResult {
 }
 
 fn header(session: &Session) -> Vec<String> {
-    let file = session.config.file.as_deref();
+    let file = session.config.file(false);
     let file = file.map_or_else(|| "none".to_owned(), words::path_text);
     let mut lines = vec![format!("# configuration: {file}")];
-    if let Some(machine) = session.config.machine_file() {
+    if let Some(machine) = session.config.file(true) {
         lines.push(format!("# of the machine: {}", words::path_text(machine)));
     }
     if let Some(profile) = &session.config.profile {

@@ -1,7 +1,7 @@
 //! Defaults for options, from the configuration file and from a profile.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,15 +18,16 @@ use crate::words;
 
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
+mod file;
 pub(crate) mod session;
 pub(crate) mod sources;
 mod template;
 mod values;
 
-use sources::Texts;
+use file::ConfigFile;
 use template::{Details, LIMIT, Template};
 pub(crate) use values::{CALLER_OWNER, ConfigPath, TIME_IN_FILE, WANTED};
-use values::{Directories, FilePath, ProjectPath, Required, Typed, Variables, home, resolved};
+use values::{Directories, FilePath, ProjectPath, Required, Typed, Variables, resolved};
 
 /// The built-in profiles, written as a configuration file.
 const BUILT_IN: &str = include_str!("profiles.toml");
@@ -75,15 +76,6 @@ pub(crate) struct Settings {
     pub(crate) etcd_key: Option<ConfigPath>,
 }
 
-/// A configuration file: its sections, and the formats of lock files by their paths or directories.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct File<S = Settings, F = BTreeMap<FilePath, Typed<Format>>> {
-    defaults: S,
-    profiles: BTreeMap<String, S>,
-    formats: F,
-}
-
 /// The effective settings, and where they come from.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EffectiveConfig {
@@ -91,10 +83,7 @@ pub(crate) struct EffectiveConfig {
     /// `dir` of the configuration's defaults. A profile does not inherit it.
     pub(crate) default_dir: Option<PathBuf>,
     pub(crate) profile: Option<String>,
-    /// The user's file.
-    pub(crate) file: Option<PathBuf>,
-    /// What is in the files.
-    texts: Texts,
+    pub(crate) files: Vec<ConfigFile>,
     formats: BTreeMap<FilePath, Typed<Format>>,
 }
 
@@ -114,49 +103,36 @@ impl EffectiveConfig {
         Some(format.0)
     }
 
-    /// Reads the configuration file and applies the selected profile.
+    /// Reads the configuration files and applies the selected profile.
     pub(crate) fn read(global: &GlobalArgs) -> anyhow::Result<Self> {
-        let Read {
-            file,
-            texts,
-            machine,
-            mut configured,
-        } = configuration()?;
-        let default_dir = configured.defaults.dir.as_ref();
-        let of_machine = machine.as_ref().and_then(|file| file.defaults.dir.as_ref());
-        let default_dir = default_dir.or(of_machine);
+        let files = file::read_all()?;
+        let mut dirs = files.iter().rev().map(|file| &file.content.defaults.dir);
+        let default_dir = dirs.find_map(Option::as_ref);
         let default_dir = default_dir.map(Directories::first).transpose()?;
         let profile = global.profile.clone();
         let profile = profile.or_else(|| std::env::var("ONEHOLD_PROFILE").ok());
         let profile = profile.filter(|name| !name.is_empty());
+        let formats = files.iter().flat_map(|file| file.content.formats.clone());
         Ok(Self {
-            settings: effective(&mut configured, &texts, profile.as_deref())?,
+            settings: effective(&files, profile.as_deref())?,
             default_dir,
             profile,
-            file,
-            texts,
-            formats: match machine {
-                Some(machine) => {
-                    let formats = machine.formats.into_iter();
-                    formats.chain(configured.formats).collect()
-                }
-                None => configured.formats,
-            },
+            formats: formats.collect(),
+            files,
         })
     }
 
-    /// The machine's file, if there is one.
-    pub(crate) fn machine_file(&self) -> Option<&'static Path> {
-        MACHINE_FILE
-            .map(Path::new)
-            .filter(|_| self.texts.machine.is_some())
+    /// The machine's file, or the user's.
+    pub(crate) fn file(&self, of_machine: bool) -> Option<&Path> {
+        let mut files = self.files.iter();
+        let file = files.find(|file| file.of_machine == of_machine)?;
+        Some(&file.path)
     }
 
     /// The line that `--verbose` prints.
     pub(crate) fn describe(&self) -> Option<String> {
-        let machine = self.machine_file().map(Path::to_owned);
-        let files = machine.into_iter().chain(self.file.clone());
-        let files = files.map(|file| format!("configuration: {}", file.display()));
+        let files = self.files.iter().map(|file| file.path.display());
+        let files = files.map(|path| format!("configuration: {path}"));
         let profile = self.profile.iter().map(|name| format!("profile: {name}"));
         let parts: Vec<String> = files.chain(profile).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
@@ -164,15 +140,12 @@ impl EffectiveConfig {
 }
 
 /// The settings under a profile, or without one. Each key has the value of the last section that has it.
-fn effective(
-    configured: &mut File,
-    texts: &Texts,
-    profile: Option<&str>,
-) -> anyhow::Result<Settings> {
-    if profile.is_none() && texts.machine.is_none() {
-        return Ok(std::mem::take(&mut configured.defaults));
+fn effective(files: &[ConfigFile], profile: Option<&str>) -> anyhow::Result<Settings> {
+    if profile.is_none() && files.len() < 2 {
+        let only = files.first();
+        return Ok(only.map_or_else(Settings::default, |file| file.content.defaults.clone()));
     }
-    let (values, _) = sources::values(texts, profile)?;
+    let (values, _) = sources::values(files, profile)?;
     let values = values
         .into_iter()
         .map(|(key, sourced)| (key, sourced.value));
@@ -181,7 +154,7 @@ fn effective(
 
 /// The names of all profiles.
 pub(crate) fn profile_names() -> anyhow::Result<Vec<String>> {
-    sources::profile_names(&configuration()?.texts)
+    sources::profile_names(&file::read_all()?)
 }
 
 impl Settings {
@@ -394,302 +367,19 @@ fn is_uuid(text: &str) -> bool {
             .all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// The configuration of all users of this machine.
-const MACHINE_FILE: Option<&str> = if cfg!(unix) {
-    Some("/etc/onehold/config.toml")
-} else {
-    None
-};
-
-/// The configuration files, as they were read.
-#[derive(Default)]
-struct Read {
-    /// The user's file, if it exists.
-    file: Option<PathBuf>,
-    texts: Texts,
-    machine: Option<Box<File>>,
-    configured: File,
-}
-
-fn configuration() -> anyhow::Result<Read> {
-    let mut read = Read::default();
-    if let Some(path) = MACHINE_FILE.map(Path::new)
-        && let Some(text) = read_text(path, true)?
-    {
-        read.machine = Some(Box::new(parse(&text, path)?));
-        read.texts.machine = Some(text);
-    }
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let (path, must_exist) = if let Some(path) = variable("ONEHOLD_CONFIG") {
-        (PathBuf::from(path), true)
-    } else {
-        let (windows, others) = ("APPDATA", "XDG_CONFIG_HOME");
-        let directory = variable(if cfg!(windows) { windows } else { others })
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-            .or_else(|| Some(home()?.join(".config")));
-        match directory {
-            Some(directory) => (directory.join("onehold/config.toml"), false),
-            None => return Ok(read),
-        }
-    };
-    match read_text(&path, false)? {
-        Some(text) => {
-            read.configured = parse(&text, &path)?;
-            read.texts.user = text;
-            read.file = Some(path);
-        }
-        None if must_exist => return Err(cannot_read(&path, &ErrorKind::NotFound.into())),
-        None => {}
-    }
-    Ok(read)
-}
-
-/// Longer files are refused: ONEHOLD_CONFIG may lead to a device that has no end.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
-
-/// The content of a file, if it exists. `of_machine`: it decides for all users which locks they share, so it must be
-/// root's.
-fn read_text(path: &Path, of_machine: bool) -> anyhow::Result<Option<String>> {
-    match open(path) {
-        Ok(file) => read_open(path, file, of_machine).map(Some),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => Err(error),
-    }
-    .map_err(|error| cannot_read(path, &error))
-}
-
-#[cold]
-#[inline(never)]
-fn cannot_read(path: &Path, error: &std::io::Error) -> anyhow::Error {
-    anyhow::anyhow!(
-        "cannot read `{}`: {}",
-        path.display(),
-        words::cause_text(error)
-    )
-}
-
-/// A FIFO is not waited for.
-fn open(path: &Path) -> std::io::Result<std::fs::File> {
-    let mut options = std::fs::OpenOptions::new();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
-    options.read(true).open(path)
-}
-
-/// A FIFO is refused, unless it is named by a descriptor of the caller, as a shell does for `<(…)`.
-#[cold]
-#[inline(never)]
-fn read_open(path: &Path, file: std::fs::File, of_machine: bool) -> std::io::Result<String> {
-    check_owner(&file, of_machine)?;
-    let mut text = String::new();
-    #[cfg(unix)]
-    let file = if std::os::unix::fs::FileTypeExt::is_fifo(&file.metadata()?.file_type()) {
-        // The whole path: behind /proc/PID/root, or `..`, there is any FIFO.
-        let mut below = ["/dev/fd/", "/proc/self/fd/"].into_iter();
-        let number = below.find_map(|below| path.to_str()?.strip_prefix(below));
-        if !number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit())) {
-            return Err(std::io::Error::other("it is a FIFO"));
-        }
-        std::fs::File::open(path)?
-    } else {
-        file
-    };
-    let _ = path;
-    let read = file.take(MAX_CONFIG_BYTES + 1).read_to_string(&mut text)?;
-    if read as u64 > MAX_CONFIG_BYTES {
-        return Err(std::io::Error::other("longer than 1 MiB"));
-    }
-    Ok(text)
-}
-
-#[cfg_attr(
-    not(unix),
-    allow(clippy::unnecessary_wraps, reason = "there is no such file")
-)]
-fn check_owner(file: &std::fs::File, of_machine: bool) -> std::io::Result<()> {
-    #[cfg(unix)]
-    if of_machine {
-        use std::os::unix::fs::MetadataExt as _;
-        let found = file.metadata()?;
-        if found.uid() != 0 || found.mode() & 0o022 != 0 {
-            let why = "it must be owned by root and not writable by others";
-            return Err(std::io::Error::other(why));
-        }
-    }
-    let _ = (file, of_machine);
-    Ok(())
-}
-
-/// Parses a configuration file. Errors name the line, and the key if it has one. Of a file that is no TOML nothing
-/// is repeated: whoever may choose the file of a caller with more rights would read it.
-fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
-    toml::from_str(text).map_err(|error| {
-        let syntax = toml::from_str::<toml::Table>(text).err();
-        let is_syntax = syntax.is_some();
-        let error = syntax.unwrap_or(error);
-        let start = error.span().map_or(0, |span| span.start);
-        let before = text.get(..start).unwrap_or_default();
-        let number = before.matches('\n').count() + 1;
-        let line = text.lines().nth(number - 1).unwrap_or_default();
-        let key = line.split_once('=').map_or(line, |(key, _)| key).trim();
-        let what = if is_syntax {
-            format!("not TOML: {}", error.message())
-        } else if is_key_of_defaults(error.message()) {
-            format!("`{key}` belongs below [defaults]")
-        } else {
-            format!("`{key}`: {}", with_nearest(error.message()))
-        };
-        anyhow::anyhow!("cannot use `{}`: line {number}: {what}", path.display())
-    })
-}
-
-/// Whether an unknown key of the file itself is one of its table of defaults.
-fn is_key_of_defaults(message: &str) -> bool {
-    let key = message.strip_prefix("unknown field `");
-    let key = key.and_then(|message| message.split_once("`, expected one of `defaults`"));
-    key.is_some_and(|(key, _)| {
-        let file = toml::from_str::<File>(&format!("[defaults]\n{key:?} = []"));
-        !file.is_err_and(|error| error.message().starts_with("unknown field"))
-    })
-}
-
-/// The message about an unknown key or word, with the nearest one that is known instead of all. serde
-/// writes it: "unknown field `weight`, expected one of `dir`, …".
-fn with_nearest(message: &str) -> String {
-    /// As clap suggests options (`did_you_mean`).
-    const LEAST: f64 = 0.7;
-    let is_unknown = ["unknown field", "unknown variant"];
-    let Some((start, expected)) = message
-        .split_once(", expected ")
-        .filter(|_| is_unknown.iter().any(|start| message.starts_with(start)))
-    else {
-        return message.to_owned();
-    };
-    let start = start.replacen("field", "key", 1);
-    let start = start.replacen("variant", "value", 1);
-    let unknown = start.split('`').nth(1).unwrap_or_default();
-    let known = expected.split('`').skip(1).step_by(2);
-    let nearest = known
-        .map(|word| (strsim::jaro_winkler(unknown, word), word))
-        .max_by(|one, other| one.0.total_cmp(&other.0));
-    match nearest {
-        _ if unknown == "timeout" => format!("{start}; did you mean `wait`?"),
-        Some((likeness, word)) if likeness >= LEAST => format!("{start}; did you mean `{word}`?"),
-        _ if start.contains("value") => message.to_owned(),
-        _ => format!("{start}; onehold-config(5) has all keys"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::args::duration;
 
-    fn config_error(text: &str) -> String {
-        parse(text, Path::new("config.toml"))
-            .unwrap_err()
-            .to_string()
-    }
-
-    fn user(text: &str) -> Texts {
-        Texts {
-            machine: None,
-            user: text.to_owned(),
-        }
-    }
-
-    #[test]
-    fn built_in_profiles_match_documentation() {
-        let file = parse(BUILT_IN, Path::new("profiles.toml")).unwrap();
-        let names: Vec<_> = file.profiles.keys().map(String::as_str).collect();
-        assert_eq!(names, ["memory", "prodigy", "sprint", "tasks"]);
-    }
-
-    #[test]
-    fn errors_name_line_and_key() {
-        let start = "cannot use `config.toml`: line ";
-        for (text, expected) in [
-            ("[defaults]\nwait = \"soon\"\n", "2: `wait`: "),
-            (
-                "[defaults]\n\nweight = 3\n",
-                "3: `weight`: unknown key `weight`; did you mean `wait`?",
-            ),
-            ("[defaults]\nttl = 0\n", "2: `ttl`: must be at least 1 ms"),
-            (
-                "[profiles.a]\nformat = \"xml\"\n",
-                "2: `format`: unknown format",
-            ),
-            (
-                "[profiles.a]\non-zombie = \"eat\"\n",
-                "2: `on-zombie`: unknown variant",
-            ),
-            (
-                "[profiles.a]\nconflict-exit-code = 300\n",
-                "2: `conflict-exit-code`: ",
-            ),
-            (
-                "[profile.a]\n",
-                "1: `[profile.a]`: unknown key `profile`; did you mean `profiles`?",
-            ),
-            (
-                "[defaults]\nmax_age = 3\n",
-                "2: `max_age`: unknown key `max_age`; did you mean `max-age`?",
-            ),
-            (
-                "[defaults]\ntimeout = \"5m\"\n",
-                "2: `timeout`: unknown key `timeout`; did you mean `wait`?",
-            ),
-            (
-                "[defaults]\non-zombie = \"tke\"\n",
-                "2: `on-zombie`: unknown value `tke`; did you mean `take`?",
-            ),
-            ("wait = \"5s\"\n", "1: `wait` belongs below [defaults]"),
-            ("dir = \"/x\"\n", "1: `dir` belongs below [defaults]"),
-            ("wiat = \"5s\"\n", "1: `wiat`: unknown key `wiat`"),
-            (
-                "\"wait time\" = 5\n",
-                "1: `\"wait time\"`: unknown key `wait time`",
-            ),
-            // Anybody's secret may be there, if root was led to another file.
-            ("[defaults]\nwait = \n", "2: not TOML: "),
-            (
-                "[defaults]\nwait = \"5s\"\nwait = \"6s\"\n",
-                "3: not TOML: ",
-            ),
-            ("[defaults]\ndetails = { a = 1 }\n", "2: `details`: "),
-            (
-                "[defaults]\ndetails = { a = \"b\" }\n",
-                "2: `details`: unknown key `b`",
-            ),
-            (
-                "[profiles.a.details.holder]\npid = \"pid\"\nwho = \"b\"\n",
-                "3: `who`: unknown key `b`",
-            ),
-            (
-                "[defaults]\nrefusal = \"{b}\"\n",
-                "2: `refusal`: unknown key `b`",
-            ),
-            (
-                "[defaults]\nttl = \"100us\"\n",
-                "2: `ttl`: must be at least 1 ms",
-            ),
-            ("[defaults]\npath = \"\"\n", "2: `path`: empty path"),
-            (
-                "[defaults]\npath = \"~root/x\"\n",
-                "2: `path`: only `~/` is known, not the home of another user",
-            ),
-        ] {
-            let found = config_error(text);
-            assert!(found.starts_with(&format!("{start}{expected}")), "{found}");
-        }
+    fn settings(text: &str, profile: &str) -> Settings {
+        let file = ConfigFile::parse(Path::new("x"), text.to_owned(), false).unwrap();
+        effective(&[file], Some(profile)).unwrap()
     }
 
     #[test]
     fn profile_overrides_built_in_profile_and_defaults() {
         let text = "[defaults]\nttl = 7\npoll = 8\ndir = \"d\"\n[profiles.tasks]\nwait = \"5s\"\n";
-        let mut file = parse(text, Path::new("x")).unwrap();
-        let settings = effective(&mut file, &user(text), Some("tasks")).unwrap();
+        let settings = self::settings(text, "tasks");
         let limit = Duration::from_secs(5);
         assert_eq!(settings.wait.unwrap().0, WaitLimit::AtMost(limit));
         assert_eq!(settings.ttl.unwrap().0, Duration::from_hours(1));
@@ -697,31 +387,7 @@ mod tests {
         assert_eq!(settings.section_ttl.unwrap().0, Duration::from_hours(2));
         assert!(settings.dir.is_none());
         let text = "[defaults]\nttl = 7\n";
-        let mut file = parse(text, Path::new("x")).unwrap();
-        let settings = effective(&mut file, &user(text), Some("prodigy")).unwrap();
+        let settings = self::settings(text, "prodigy");
         assert_eq!(settings.ttl.unwrap().0, Duration::from_secs(7));
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn any_configuration_parses_or_fails_with_a_line_number(
-            text in "(\\[(defaults|profiles\\.[a-z]{1,3})\\]\n)?([a-z-]{1,12} = [\"'\\[{}0-9a-z.$~ ]{0,20}\n){0,6}",
-        ) {
-            if let Err(error) = parse(&text, Path::new("config.toml")) {
-                let said = error.to_string();
-                proptest::prop_assert!(said.starts_with("cannot use `config.toml`: line "), "{}", said);
-            }
-        }
-
-        #[test]
-        fn durations_survive_formatting_and_parsing(
-            text in ".{0,20}",
-            milliseconds in 1..10_000_000_000_u64,
-        ) {
-            let _ = duration(&text);
-            let span = Duration::from_millis(milliseconds);
-            let shown = humantime::format_duration(span).to_string();
-            proptest::prop_assert_eq!(duration(&shown), Ok(span));
-        }
     }
 }

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use anyhow::bail;
 use toml::Spanned;
 
-use super::{BUILT_IN, EffectiveConfig, File};
+use super::file::{ConfigFile, Content, line_number};
+use super::{BUILT_IN, EffectiveConfig};
 use crate::arguments::args::UsageError;
 
 /// The keys that a profile does not inherit from the defaults: where and how onehold's own locks are stored.
@@ -46,55 +47,40 @@ impl Source {
     }
 }
 
-/// What is in the configuration files. A key of the user's file overrides that of the machine's.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Texts {
-    pub(crate) machine: Option<String>,
-    pub(crate) user: String,
-}
-
-impl Texts {
-    /// The later one has precedence.
-    fn in_order(&self) -> impl Iterator<Item = (&str, bool)> {
-        let machine = self.machine.iter().map(|text| (text.as_str(), true));
-        machine.chain([(self.user.as_str(), false)])
-    }
-}
-
 /// A configuration file as it is written.
-type Written = File<Section, Section>;
+type Written = Content<Section, Section>;
 
 type Section = BTreeMap<String, Spanned<toml::Value>>;
 
-/// The source of `dir` in the file's defaults.
+/// The source of `dir` in the defaults of the files.
 pub(crate) fn default_dir(config: &EffectiveConfig) -> Source {
-    let found = values(&config.texts, None).ok();
+    let found = values(&config.files, None).ok();
     let found = found.and_then(|(mut values, _)| values.remove("dir"));
     found.map_or(Source::DEFAULT, |found| found.source)
 }
 
-/// The effective settings, and the formats of paths.
-pub(crate) fn of_config(config: &EffectiveConfig) -> anyhow::Result<(Values, Values)> {
-    values(&config.texts, config.profile.as_deref())
+/// The built-in profiles, and what is in the files.
+fn texts(files: &[ConfigFile]) -> impl Iterator<Item = (&str, Option<&ConfigFile>)> {
+    let files = files.iter().map(|file| (&*file.text, Some(file)));
+    [(BUILT_IN, None)].into_iter().chain(files)
 }
 
-/// Both by the texts of the configuration files. A profile of them overrides single keys of the built-in profile
-/// of the same name, and both override the defaults.
-pub(super) fn values(texts: &Texts, profile: Option<&str>) -> anyhow::Result<(Values, Values)> {
-    let mut built_in: Written = toml::from_str(BUILT_IN)?;
-    let base = profile.and_then(|name| built_in.profiles.remove(name));
-    let mut is_known = base.is_some();
-    let (mut values, mut formats, mut own) = (Values::new(), Values::new(), Values::new());
-    for (text, of_machine) in texts.in_order() {
+/// The effective settings, and the formats of paths. A profile of the files overrides single keys of the built-in
+/// profile of the same name, and both override the defaults.
+pub(crate) fn values(
+    files: &[ConfigFile],
+    profile: Option<&str>,
+) -> anyhow::Result<(Values, Values)> {
+    let (mut values, mut formats, mut own) = (Values::new(), Values::new(), None);
+    for (text, file) in texts(files) {
         let mut written: Written = toml::from_str(text)?;
         let sourced = |section: Section, name: &str| -> Values {
             let sourced = section.into_iter().map(|(key, value)| {
-                let before = text.get(..value.span().start).unwrap_or_default();
-                let source = Source {
+                let source = file.map_or(Source::BUILT_IN, |file| Source {
                     name: name.to_owned().into(),
-                    line: Some(before.matches('\n').count() + 1),
-                    of_machine,
-                };
+                    line: Some(line_number(text, value.span().start)),
+                    of_machine: file.of_machine,
+                });
                 let value = value.into_inner();
                 (key, Sourced { value, source })
             });
@@ -105,33 +91,27 @@ pub(super) fn values(texts: &Texts, profile: Option<&str>) -> anyhow::Result<(Va
         if let Some(name) = profile
             && let Some(section) = written.profiles.remove(name)
         {
-            is_known = true;
+            let own: &mut Values = own.get_or_insert_default();
             own.extend(sourced(section, &format!("profiles.{name}")));
         }
     }
     if let Some(name) = profile {
-        if !is_known {
-            let known = profile_names(texts)?.join(", ");
+        let Some(own) = own else {
+            let known = profile_names(files)?.join(", ");
             bail!(UsageError(format!(
                 "unknown profile `{name}`; available: {known}"
             )));
-        }
-        // What comes later has precedence.
+        };
         values.retain(|key, _| !NOT_FOR_PROFILES.contains(&key.as_str()));
-        let base = base.into_iter().flatten().map(|(key, value)| {
-            let (value, source) = (value.into_inner(), Source::BUILT_IN);
-            (key, Sourced { value, source })
-        });
-        values.extend(base);
         values.extend(own);
     }
     Ok((values, formats))
 }
 
-/// The names of the built-in profiles and of those in the texts of the configuration files.
-pub(super) fn profile_names(texts: &Texts) -> anyhow::Result<Vec<String>> {
-    let mut profiles = toml::from_str::<Written>(BUILT_IN)?.profiles;
-    for (text, _) in texts.in_order() {
+/// The names of the built-in profiles and of those in the files.
+pub(super) fn profile_names(files: &[ConfigFile]) -> anyhow::Result<Vec<String>> {
+    let mut profiles = BTreeMap::new();
+    for (text, _) in texts(files) {
         profiles.extend(toml::from_str::<Written>(text)?.profiles);
     }
     Ok(profiles.into_keys().collect())
@@ -166,7 +146,7 @@ pub(crate) fn quoted_key(key: &str) -> String {
 mod tests {
     use std::path::Path;
 
-    use super::super::{effective, parse};
+    use super::super::effective;
     use super::*;
 
     const FILE: &str = "[defaults]\n\
@@ -181,11 +161,8 @@ mod tests {
         [formats]\n\
         \"/var/lock/\" = \"flock\"\n";
 
-    fn user(text: &str) -> Texts {
-        Texts {
-            machine: None,
-            user: text.to_owned(),
-        }
+    fn file(text: &str, of_machine: bool) -> ConfigFile {
+        ConfigFile::parse(Path::new("config.toml"), text.to_owned(), of_machine).unwrap()
     }
 
     #[test]
@@ -195,10 +172,7 @@ mod tests {
             [formats]\n\"/run/a\" = \"pid\"\n\"/run/b\" = \"pid\"\n";
         let own = "[defaults]\nwait = \"4s\"\n[profiles.memory]\nwait = \"5s\"\n\
             [formats]\n\"/run/b\" = \"flock\"\n";
-        let texts = Texts {
-            machine: Some(machine.to_owned()),
-            user: own.to_owned(),
-        };
+        let files = [file(machine, true), file(own, false)];
         let shown = |values: &Values, key: &str| {
             let Sourced { value, source } = &values[key];
             (
@@ -207,16 +181,15 @@ mod tests {
                 source.of_machine,
             )
         };
-        let (values, formats) = super::values(&texts, None).unwrap();
+        let (values, formats) = super::values(&files, None).unwrap();
         assert_eq!(shown(&values, "dir"), ("/m".into(), Some(2), true));
         assert_eq!(shown(&values, "wait"), ("4s".into(), Some(2), false));
         let format = |path| shown(&formats, path).0;
         assert_eq!([format("/run/a"), format("/run/b")], ["pid", "flock"]);
-        let (values, _) = super::values(&texts, Some("memory")).unwrap();
+        let (values, _) = super::values(&files, Some("memory")).unwrap();
         assert_eq!(shown(&values, "ttl"), ("2s".into(), Some(6), true));
         assert_eq!(shown(&values, "wait"), ("5s".into(), Some(4), false));
-        let mut merged = parse(own, Path::new("own")).unwrap();
-        let settings = effective(&mut merged, &texts, None).unwrap();
+        let settings = effective(&files, None).unwrap();
         assert_eq!(settings.ttl.unwrap().0.as_secs(), 9);
     }
 
@@ -230,7 +203,7 @@ mod tests {
             Some("sprint"),
             Some("tasks"),
         ] {
-            let (values, formats) = super::values(&user(FILE), profile).unwrap();
+            let (values, formats) = super::values(&[file(FILE, false)], profile).unwrap();
             let mut text = "[defaults]\n".to_owned();
             for (key, sourced) in &values {
                 text.extend(
@@ -248,29 +221,27 @@ mod tests {
                         .map(|line| format!("{line}\n")),
                 );
             }
-            let shown = parse(&text, Path::new("shown")).unwrap();
-            let mut file = parse(FILE, Path::new("file")).unwrap();
-            let effective = effective(&mut file, &user(FILE), profile).unwrap();
+            let shown = file(&text, false).content;
+            let file = file(FILE, false);
+            let formats = format!("{:?}", file.content.formats);
+            let effective = effective(&[file], profile).unwrap();
             assert_eq!(
                 format!("{:?}", shown.defaults),
                 format!("{effective:?}"),
                 "{profile:?}: {text}"
             );
-            assert_eq!(
-                format!("{:?}", shown.formats),
-                format!("{:?}", file.formats)
-            );
+            assert_eq!(format!("{:?}", shown.formats), formats);
         }
     }
 
     #[test]
     fn source_names_section_and_line() {
-        let (values, formats) = super::values(&user(FILE), Some("memory")).unwrap();
+        let (values, formats) = super::values(&[file(FILE, false)], Some("memory")).unwrap();
         let source = |sourced: &Sourced| (sourced.source.name.to_string(), sourced.source.line);
         assert_eq!(source(&values["wait"]), ("built-in".to_owned(), None));
         let own = ("profiles.memory".to_owned(), Some(9));
         assert_eq!(source(&values["ttl"]), own);
-        let (values, _) = super::values(&user(FILE), None).unwrap();
+        let (values, _) = super::values(&[file(FILE, false)], None).unwrap();
         let defaults = ("defaults".to_owned(), Some(5));
         assert_eq!(source(&values["refusal"]), defaults);
         let of_path = ("formats".to_owned(), Some(13));

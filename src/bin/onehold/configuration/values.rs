@@ -1,6 +1,6 @@
 //! Types of the values in a configuration file.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +12,11 @@ use serde::de::{self, Deserializer, Visitor};
 
 use crate::arguments::args::{DieWith, WaitLimit, die_with, instance, time_to_live, wait_limit};
 use crate::arguments::doc_text::lock_keys;
+
+/// An environment variable. An empty one is unset.
+pub(super) fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
 
 pub(super) fn home() -> Option<PathBuf> {
     std::env::home_dir().filter(|home| home.is_absolute())
@@ -97,9 +102,7 @@ impl ConfigPath {
     fn expanded(&self) -> Option<PathBuf> {
         let (first, rest) = self.0.split_once('/').unwrap_or((&self.0, ""));
         let base = match first.strip_prefix('$') {
-            Some(name) => std::env::var_os(name)
-                .filter(|value| !value.is_empty())?
-                .into(),
+            Some(name) => PathBuf::from(variable(name)?),
             None if first == "~" => home()?,
             None => return Some(PathBuf::from(&*self.0)),
         };
