@@ -29,73 +29,33 @@ pub(crate) struct Template(Box<[Line]>);
 struct Line {
     /// Only where the line above it is left out.
     is_substitute: bool,
-    parts: Vec<Part>,
+    /// Each with the text before it.
+    values: Vec<(String, Placeholder)>,
+    rest: String,
 }
 
+/// A key in braces.
 #[derive(Clone, Debug)]
-enum Part {
-    Text(String),
-    Value {
-        key: String,
-        /// Of a time: 2026-11-22T13:21:16Z instead of 2026-11-22 13:21:16 UTC.
-        is_rfc3339: bool,
-        fallback: Option<String>,
-    },
+struct Placeholder {
+    key: String,
+    /// Of a time: 2026-11-22T13:21:16Z instead of 2026-11-22 13:21:16 UTC.
+    is_rfc3339: bool,
+    fallback: Option<String>,
 }
 
 impl TryFrom<String> for Template {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let line = |text: &str| {
-            let inner = text.strip_prefix('|');
-            Ok(Line {
-                is_substitute: inner.is_some(),
-                parts: parts(inner.unwrap_or(text))?,
-            })
-        };
-        let lines = text.lines().map(line);
+        let lines = text.lines().map(Line::parse);
         lines.collect::<Result<_, String>>().map(Self)
     }
 }
 
-fn parts(mut text: &str) -> Result<Vec<Part>, String> {
-    let mut parts = Vec::new();
-    while let Some((before, (inside, after))) = text
-        .split_once('{')
-        .and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
-    {
-        parts.push(Part::Text(before.to_owned()));
-        parts.push(value(inside)?);
-        text = after;
-    }
-    parts.push(Part::Text(text.to_owned()));
-    Ok(parts)
-}
-
-fn value(inside: &str) -> Result<Part, String> {
-    let mut name_and_fallback = inside.splitn(2, '|');
-    let name = name_and_fallback.next().unwrap_or_default();
-    let (key, format) = name.split_once(':').unwrap_or((name, "utc"));
-    if key != LIMIT {
-        Key::try_from(key.to_owned())?;
-    }
-    let is_rfc3339 = match format {
-        "utc" => false,
-        "rfc3339" => true,
-        other => return Err(format!("unknown format `{other}`: use utc or rfc3339")),
-    };
-    Ok(Part::Value {
-        key: key.to_owned(),
-        is_rfc3339,
-        fallback: name_and_fallback.next().map(str::to_owned),
-    })
-}
-
 impl Template {
     pub(crate) fn names_the_limit(&self) -> bool {
-        let names_it = |part: &Part| matches!(part, Part::Value { key, .. } if key == LIMIT);
-        self.0.iter().any(|line| line.parts.iter().any(names_it))
+        let mut values = self.0.iter().flat_map(|line| &line.values);
+        values.any(|(_, value)| value.key == LIMIT)
     }
 
     /// The text for a lock; `None`: there is none. `values`: its JSON object, and perhaps [`LIMIT`].
@@ -115,43 +75,69 @@ impl Template {
 }
 
 impl Line {
+    fn parse(line: &str) -> Result<Self, String> {
+        let inner = line.strip_prefix('|');
+        let (mut rest, mut values) = (inner.unwrap_or(line), Vec::new());
+        while let Some((before, begun)) = rest.split_once('{')
+            && let Some((inside, after)) = begun.split_once('}')
+        {
+            values.push((before.to_owned(), Placeholder::parse(inside)?));
+            rest = after;
+        }
+        Ok(Self {
+            is_substitute: inner.is_some(),
+            values,
+            rest: rest.to_owned(),
+        })
+    }
+
     /// `None`: it has keys, and none of them is known.
     fn fill(&self, values: &Value) -> Option<String> {
-        let (mut text, mut has_key, mut has_value) = (String::new(), false, false);
-        for part in &self.parts {
-            match part {
-                Part::Text(part) => text.push_str(part),
-                Part::Value {
-                    key,
-                    is_rfc3339,
-                    fallback,
-                } => {
-                    has_key = true;
-                    let known =
-                        value_of(values, key).and_then(|value| shown(key, value, *is_rfc3339));
-                    has_value |= known.is_some() || fallback.is_some();
-                    let unknown = || fallback.clone().unwrap_or_else(|| "unknown".to_owned());
-                    text.push_str(&known.unwrap_or_else(unknown));
-                }
-            }
+        let (mut text, mut has_value) = (String::new(), self.values.is_empty());
+        for (before, value) in &self.values {
+            let known = value.shown(values).or_else(|| value.fallback.clone());
+            has_value |= known.is_some();
+            text.push_str(before);
+            text.push_str(known.as_deref().unwrap_or("unknown"));
         }
-        (has_value || !has_key).then_some(text)
+        has_value.then(|| text + &self.rest)
     }
 }
 
-/// A value in a text; `None`: it is null.
-fn shown(key: &str, value: &Value, is_rfc3339: bool) -> Option<String> {
-    let is_time = key.ends_with("_at");
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(match DateTime::parse_from_rfc3339(text) {
-            Ok(time) if is_time && is_rfc3339 => {
-                time.to_utc().to_rfc3339_opts(SecondsFormat::Secs, true)
-            }
-            Ok(time) if is_time => time.to_utc().format("%Y-%m-%d %H:%M:%S UTC").to_string(),
-            _ => words::escape(text),
-        }),
-        value => Some(value.to_string()),
+impl Placeholder {
+    fn parse(inside: &str) -> Result<Self, String> {
+        let parts = inside.split_once('|');
+        let name = parts.map_or(inside, |(name, _)| name);
+        let (key, format) = name.split_once(':').unwrap_or((name, "utc"));
+        if key != LIMIT {
+            Key::try_from(key.to_owned())?;
+        }
+        let is_rfc3339 = match format {
+            "utc" => false,
+            "rfc3339" => true,
+            other => return Err(format!("unknown format `{other}`: use utc or rfc3339")),
+        };
+        Ok(Self {
+            key: key.to_owned(),
+            is_rfc3339,
+            fallback: parts.map(|(_, fallback)| fallback.to_owned()),
+        })
+    }
+
+    /// The value in a text; `None`: it is null, or not known.
+    fn shown(&self, values: &Value) -> Option<String> {
+        let is_time = self.key.ends_with("_at");
+        match value_of(values, &self.key)? {
+            Value::Null => None,
+            Value::String(text) => Some(match DateTime::parse_from_rfc3339(text) {
+                Ok(time) if is_time && self.is_rfc3339 => {
+                    time.to_utc().to_rfc3339_opts(SecondsFormat::Secs, true)
+                }
+                Ok(time) if is_time => time.to_utc().format("%Y-%m-%d %H:%M:%S UTC").to_string(),
+                _ => words::escape(text),
+            }),
+            value => Some(value.to_string()),
+        }
     }
 }
 
