@@ -6,6 +6,7 @@ use anyhow::bail;
 use onehold::EtcdAccess;
 use onehold::command_line::is_exposed;
 
+use super::values::variable;
 use crate::arguments::args::UsageError;
 use crate::configuration::{ConfigPath, EffectiveConfig};
 use crate::words;
@@ -51,7 +52,7 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
 }
 
 fn text(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+    variable(name)?.into_string().ok()
 }
 
 /// User and password, but for the password in a file.

@@ -158,10 +158,6 @@ pub(crate) fn profile_names() -> anyhow::Result<Vec<String>> {
 }
 
 impl Settings {
-    pub(crate) fn format(&self) -> Option<Format> {
-        self.format.map(|format| format.0)
-    }
-
     /// Sets the options that were not given on the command line.
     pub(crate) fn complete(&self, verb: &mut Verb) {
         let die_with = self.die_with.map(|with| with.0);
@@ -215,15 +211,6 @@ impl Settings {
     /// The owner of a caller that names none. An unset or empty variable is no owner.
     pub(crate) fn owner(&self) -> Option<String> {
         self.owner_env.as_ref()?.value()
-    }
-
-    pub(crate) fn instance(&self) -> Option<String> {
-        self.instance.as_ref().map(|instance| instance.0.clone())
-    }
-
-    /// In bytes.
-    pub(crate) fn journal_size(&self) -> Option<u64> {
-        self.journal_size.map(|size| size.0)
     }
 
     /// First and longest interval between two checks of a lock whose release cannot be observed.

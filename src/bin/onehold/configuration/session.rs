@@ -1,16 +1,16 @@
 //! The context of one invocation: the store, the configuration, and the holds that it runs under.
 
 use std::borrow::Cow;
-use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use percent_encoding::percent_decode_str;
 
 use onehold::status::Reason;
 use onehold::{Caller, Format, Lock, LockName, Status, Store};
 
+use super::values::variable;
 use crate::arguments::args::{self, GlobalArgs, UsageError};
 use crate::configuration::{ConfigPath, EffectiveConfig, Settings};
 use crate::messages::describe::is_held;
@@ -48,16 +48,14 @@ impl Session {
     ) -> anyhow::Result<Self> {
         let only = lock_of_path(&global, &config)?;
         let settings = &config.settings;
-        let format = global.format.or_else(|| settings.format());
-        let format = format.unwrap_or_default();
+        let configured = settings.format.map(|format| format.0);
+        let format = global.format.or(configured).unwrap_or_default();
         let (directory, store_source) = store_directory(global.dir.clone(), &config)?;
         let mut store = store_at(directory, &config)?.format(format);
-        #[cfg(feature = "etcd")]
         if store.is_remote() && format != Format::Native {
-            return Err(UsageError(format!(
+            bail!(UsageError(format!(
                 "{format} format: its programs read files: use --dir DIRECTORY"
-            ))
-            .into());
+            )));
         }
         if let Some(instance) = instance(&global, settings)? {
             store = store.instance(instance);
@@ -71,19 +69,18 @@ impl Session {
                 Err(_) => {}
             }
         }
-        if let Some(bytes) = settings.journal_size() {
-            store = store.journal_size(bytes);
+        if let Some(bytes) = settings.journal_size {
+            store = store.journal_size(bytes.0);
         }
         let history = history(settings)?;
         caller.inside = enclosing(|number, _| number.parse().ok());
+        let warning = unexpanded(global.dir.as_deref());
         #[cfg(feature = "etcd")]
-        let warning = store
-            .is_remote()
-            .then(|| crate::configuration::etcd::warning(&config))
-            .flatten();
-        #[cfg(not(feature = "etcd"))]
-        let warning = None;
-        let warning = warning.or_else(|| unexpanded(global.dir.as_deref()));
+        let warning = if store.is_remote() {
+            super::etcd::warning(&config)
+        } else {
+            warning
+        };
         Ok(Self {
             verb,
             global,
@@ -151,19 +148,20 @@ impl Session {
             self.store_source,
             StoreSource::CommandLine | StoreSource::Environment | StoreSource::Configuration
         );
-        let is_here = !self.store.is_remote();
-        let is_missing = is_here
-            && self.only.is_none()
-            && is_named
-            && matches!(self.store.path().try_exists(), Ok(false));
-        is_missing.then(|| {
-            let path = words::path_text(self.store.path());
-            let lost = match self.verb {
-                "release" | "renew" => ": a hold in it is lost",
-                _ => "",
-            };
-            format!("store `{path}` does not exist{lost}")
-        })
+        let path = self.store.path();
+        if !is_named
+            || self.store.is_remote()
+            || self.only.is_some()
+            || !matches!(path.try_exists(), Ok(false))
+        {
+            return None;
+        }
+        let lost = match self.verb {
+            "release" | "renew" => ": a hold in it is lost",
+            _ => "",
+        };
+        let path = words::path_text(path);
+        Some(format!("store `{path}` does not exist{lost}"))
     }
 
     /// Returns whether a lock is the one at the fixed path of the profile.
@@ -255,35 +253,26 @@ impl Session {
 }
 
 /// The instance that the caller belongs to.
-fn instance(global: &GlobalArgs, settings: &Settings) -> anyhow::Result<Option<String>> {
+fn instance(global: &GlobalArgs, settings: &Settings) -> Result<Option<String>, UsageError> {
     const VARIABLE: &str = "ONEHOLD_INSTANCE";
     if global.instance.is_some() {
         return Ok(global.instance.clone());
     }
-    match std::env::var_os(VARIABLE) {
-        Some(id) if !id.is_empty() => {
-            let id = args::instance(&id.to_string_lossy()).map(Some);
-            id.map_err(|why| UsageError(format!("{VARIABLE}: {why}")).into())
-        }
-        _ => Ok(settings.instance()),
-    }
+    let Some(id) = variable(VARIABLE) else {
+        return Ok(settings.instance.as_ref().map(|id| id.0.clone()));
+    };
+    let id = args::instance(&id.to_string_lossy()).map(Some);
+    id.map_err(|why| UsageError(format!("{VARIABLE}: {why}")))
 }
 
 /// Environment variable that turns the history on or off.
 pub(crate) const HISTORY: &str = "ONEHOLD_HISTORY";
 
 fn history(settings: &Settings) -> Result<bool, UsageError> {
-    match std::env::var_os(HISTORY) {
-        None => Ok(settings.history),
-        Some(value) => of_variable(&value, settings),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn of_variable(value: &OsStr, settings: &Settings) -> Result<bool, UsageError> {
+    let Some(value) = variable(HISTORY) else {
+        return Ok(settings.history);
+    };
     match value.to_str() {
-        Some("") => Ok(settings.history),
         Some("1" | "true") => Ok(true),
         Some("0" | "false") => Ok(false),
         _ => Err(UsageError(format!(
@@ -323,17 +312,15 @@ fn store_directory(
     typed: Option<PathBuf>,
     config: &EffectiveConfig,
 ) -> anyhow::Result<(PathBuf, StoreSource)> {
+    let of_profile = config.settings.dir.as_ref();
     if let Some(dir) = typed {
-        return Ok((local_directory(dir)?, StoreSource::CommandLine));
-    }
-    if let Some(project) = project_store(config)? {
-        return Ok((project, StoreSource::Project));
-    }
-    match &config.settings.dir {
-        Some(dir) if config.profile.is_some() => {
-            Ok((local_directory(dir.first()?)?, StoreSource::Profile))
-        }
-        _ => own_store_directory(config),
+        Ok((local_directory(dir)?, StoreSource::CommandLine))
+    } else if let Some(project) = project_store(config)? {
+        Ok((project, StoreSource::Project))
+    } else if let Some(dir) = of_profile.filter(|_| config.profile.is_some()) {
+        Ok((local_directory(dir.first()?)?, StoreSource::Profile))
+    } else {
+        own_store_directory(config)
     }
 }
 
@@ -352,7 +339,7 @@ fn project_store(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
 
 /// The store directory without a profile.
 fn own_store_directory(config: &EffectiveConfig) -> anyhow::Result<(PathBuf, StoreSource)> {
-    if let Some(dir) = std::env::var_os("ONEHOLD_DIR").filter(|dir| !dir.is_empty()) {
+    if let Some(dir) = variable("ONEHOLD_DIR") {
         return Ok((directory_of_variable(dir.into())?, StoreSource::Environment));
     }
     if let Some(dir) = &config.default_dir {
@@ -381,10 +368,9 @@ fn directory_of_variable(mut dir: PathBuf) -> anyhow::Result<PathBuf> {
     let here = std::path::absolute(&dir).unwrap_or_default();
     let (dir, here) = (words::path_text(&dir), words::path_text(&here));
     let why = "it is relative, which is another store in each directory";
-    Err(UsageError(format!(
+    bail!(UsageError(format!(
         "cannot use `{dir}` of ONEHOLD_DIR as the store: {why}; here it is `{here}`"
-    ))
-    .into())
+    )))
 }
 
 /// The warning that a shell did not replace the `~` of `--dir`, which is a directory of that name then.
@@ -413,10 +399,7 @@ fn is_url(dir: &Path) -> bool {
 fn store_at(name: PathBuf, config: &EffectiveConfig) -> anyhow::Result<Store> {
     #[cfg(feature = "etcd")]
     if is_url(&name) {
-        let store = Store::on_etcd(
-            &name.to_string_lossy(),
-            &crate::configuration::etcd::access(config)?,
-        );
+        let store = Store::on_etcd(&name.to_string_lossy(), &super::etcd::access(config)?);
         return store.map_err(|error| match error {
             onehold::Error::InvalidStore { .. } => UsageError(error.to_string()).into(),
             error => error.into(),
@@ -434,9 +417,9 @@ fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
     }
     let text = dir.to_string_lossy();
     let lower = text.to_ascii_lowercase();
-    let fits = |char: char| char.is_ascii_alphanumeric() || "+-.".contains(char);
+    // A single letter is a drive of Windows.
     let is_scheme = |scheme: &str| {
-        // A single letter is a drive of Windows.
+        let fits = |char: char| char.is_ascii_alphanumeric() || "+-.".contains(char);
         scheme.len() > 1
             && scheme.starts_with(|char: char| char.is_ascii_alphabetic())
             && scheme.chars().all(fits)
