@@ -16,8 +16,7 @@ pub(crate) use crate::arguments::values::{
     duration, instance, mode, time_to_live, wait_limit,
 };
 use crate::arguments::values::{
-    choice, exit_code, format, formats, hold_number, label, lock_name, number, path, pid, slots,
-    text,
+    choice, exit_code, formats, hold_number, label, lock_name, parsed, path, pid, slots,
 };
 
 /// What `--version` prints behind the name; `-V` prints the number alone.
@@ -63,12 +62,12 @@ arguments! {
         ///
         /// A profile sets defaults for options, the directory and the format, for example those of another program's
         /// locks. See onehold-config(5).
-        profile: Option<String> = "NAME" as text, clap(global = true);
+        profile: Option<String> = "NAME" as parsed, clap(global = true);
         /// Format of new lock files
         ///
         /// Existing lock files in any format but `pid` and `flock` are recognized without this option. See
         /// onehold-formats(5).
-        format: Option<Format> = "FORMAT" as format, clap(global = true, value_parser = formats());
+        format: Option<Format> = "FORMAT" as parsed, clap(global = true, value_parser = formats());
         /// Name of the caller's instance, such as a pod of a StatefulSet; at most one exists at a time [default:
         /// $ONEHOLD_INSTANCE]
         ///
@@ -232,8 +231,7 @@ arguments! {
         /// else derived from CMD and its arguments]
         ///
         /// Several names are taken together: all of them or none, as one hold.
-        #[arg(value_name = "NAME", value_parser = lock_name)]
-        names: Vec<LockName>
+        names: Vec<LockName> = "NAME" by lock_name
     ) with hold: HoldArgs {
         /// What to do if the lock file is removed or replaced while CMD runs (`break` ends CMD anyway)
         on_lost: OnLost = "WHAT" as choice, clap(value_enum, default_value_t);
@@ -273,8 +271,7 @@ arguments! {
         /// Lock name, or a path that starts with `/`, `./` or `../` [default: the path of the profile]
         ///
         /// Several names are taken together: all of them or none, as one hold.
-        #[arg(value_name = "NAME", value_parser = lock_name)]
-        names: Vec<LockName>
+        names: Vec<LockName> = "NAME" by lock_name
     ) with hold: HoldArgs {
         /// Also release the lock, or stop waiting, when process PID exits; `parent`: the process that started
         /// onehold; `none`: with no process [default: none]
@@ -297,7 +294,7 @@ arguments! {
         /// Do not wait if N wait already: exit with 6 at once
         ///
         /// With 1, a call leaves the work to one that waits already, and so starts later.
-        max_waiting: Option<u32> = "N" as number;
+        max_waiting: Option<u32> = "N" as parsed;
         /// Keep the place in the queue for D, at most 30m, if the wait ends without the lock; needs --owner
         ///
         /// If the same owner waits for the same locks again within D, it gets its position back, even if onehold was
@@ -322,7 +319,7 @@ arguments! {
         /// Unique label, such as a CI job ID; the same label may release and renew the hold
         owner: Option<String> = "ID" as label, clap(value_parser = NonEmptyStringValueParser::new());
         /// Reason to show to others, at most 1 KiB
-        ['m'] message: Option<String> = "TEXT" as text;
+        ['m'] message: Option<String> = "TEXT" as parsed;
         /// Age at which the hold becomes overdue (or a zombie, if the holder cannot be checked)
         /// [default: 24h]
         ///
@@ -352,8 +349,7 @@ arguments! {
         /// Lock name, or a path that starts with `/`, `./` or `../` [default: the path of the profile]
         ///
         /// Several names are taken together: all of them or none, as one hold.
-        #[arg(value_name = "NAME", value_parser = lock_name)]
-        names: Vec<LockName>
+        names: Vec<LockName> = "NAME" by lock_name
     ) with hold: HoldArgs {
         /// Process to hold the lock for [default: the calling script]
         pid: Option<u32> = "PID" by pid;
@@ -373,8 +369,7 @@ arguments! {
 arguments! {
     Release (
         /// Lock name or path [default: the path of the profile]
-        #[arg(value_parser = lock_name)]
-        name: Option<LockName>
+        name: Option<LockName> = "NAME" by lock_name
     ) with caller: CallerArgs {
         /// Release any holder's lock; same as `break`
         ['f'] force: bool;
@@ -386,8 +381,7 @@ arguments! {
 arguments! {
     Renew (
         /// Lock name or path [default: the path of the profile]
-        #[arg(value_parser = lock_name)]
-        name: Option<LockName>
+        name: Option<LockName> = "NAME" by lock_name
     ) with caller: CallerArgs {
         /// New time to live, starting now [default: unchanged]
         ttl: Option<Duration> = "D" by time_to_live;
@@ -397,8 +391,7 @@ arguments! {
 arguments! {
     Check (
         /// Lock name or path [default: the path of the profile]
-        #[arg(value_parser = lock_name)]
-        name: Option<LockName>
+        name: Option<LockName> = "NAME" by lock_name
     ) {
         /// Caller's hold number, for `mine` in the JSON object
         hold: Option<u64> = "N" by hold_number;
@@ -449,8 +442,7 @@ arguments! {
 arguments! {
     Cleanup (
         /// Only these locks, each a name or a path [default: all of the store]
-        #[arg(value_name = "NAME", value_parser = lock_name)]
-        names: Vec<LockName>
+        names: Vec<LockName> = "NAME" by lock_name
     ) {
         /// Show what would be removed, without removing it
         ['n'] dry_run: bool;
@@ -462,8 +454,7 @@ arguments! {
 arguments! {
     Break (
         /// Lock name or path [default: the path of the profile]
-        #[arg(value_parser = lock_name)]
-        name: Option<LockName>
+        name: Option<LockName> = "NAME" by lock_name
     ) {
         /// Act only on the hold with this number
         hold: Option<u64> = "N" by hold_number;
@@ -480,8 +471,7 @@ arguments! {
     #[command(override_usage = "onehold history [NAME]... [OPTIONS]")]
     History (
         /// Only holds of these locks [default: all of the store]
-        #[arg(value_name = "NAME", value_parser = lock_name)]
-        names: Vec<LockName>
+        names: Vec<LockName> = "NAME" by lock_name
     ) {
         /// Only holds that have ended within the last D: `30m`, `12h`, `7d`
         since: Option<Duration> = "D" by duration;

@@ -164,7 +164,7 @@ macro_rules! arguments {
     (
         $(#[$of_all:meta])*
         $Name:ident
-        $(($(#[$of_names:meta])* $names:ident: $Names:ty))?
+        $(($(#[$of_names:meta])* $names:ident: $Names:ty $(= $name:literal by $check:ident)?))?
         $(with $shared:ident: $Shared:ty)?
         {$(
             $(#[$doc:meta])*
@@ -179,7 +179,11 @@ macro_rules! arguments {
         #[derive(Clone, Debug, Default, clap::Args)]
         $(#[$of_all])*
         pub(crate) struct $Name {
-            $($(#[$of_names])* pub(crate) $names: $Names,)?
+            $(
+                $(#[$of_names])*
+                $(#[arg(value_name = $name, value_parser = $check)])?
+                pub(crate) $names: $Names,
+            )?
             $(#[command(flatten)] pub(crate) $shared: $Shared,)?
             $(
                 $(#[$doc])*

@@ -1,7 +1,8 @@
 //! The values of options: their types, and how they are parsed.
 
-use std::num::{NonZeroU32, ParseIntError};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -112,11 +113,6 @@ pub(crate) fn formats() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|name| name.parse())
 }
 
-pub(crate) fn format(text: &str) -> Result<Format, ()> {
-    let mut all = Format::ALL.into_iter();
-    all.find(|format| format.name() == text).ok_or(())
-}
-
 pub(crate) fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
     T::from_str(text, false)
 }
@@ -134,12 +130,7 @@ pub(crate) fn label(text: &str) -> Result<String, ()> {
     }
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "as the other parsers")]
-pub(crate) fn text(text: &str) -> Result<String, ()> {
-    Ok(text.to_owned())
-}
-
-pub(crate) fn number(text: &str) -> Result<u32, ParseIntError> {
+pub(crate) fn parsed<T: FromStr>(text: &str) -> Result<T, T::Err> {
     text.parse()
 }
 
