@@ -157,12 +157,8 @@ fn lines_below(status: &Status, verbose: bool, part: fn(&Path) -> &Path) -> Vec<
     let directory = describe::directory(status);
     let runs_in = directory.as_deref().map(part).filter(|_| !verbose);
     let runs_in = runs_in.map(|directory| format!("runs in {}", path_text(directory)));
-    let facts = evidence
-        .into_iter()
-        .chain(runs_in)
-        .chain(others)
-        .chain(waiting);
-    let facts: Vec<String> = facts.collect();
+    let facts = [evidence, runs_in, others, waiting];
+    let facts: Vec<String> = facts.into_iter().flatten().collect();
     if !facts.is_empty() {
         lines.push(format!("  {}", facts.join("; ")));
     }
@@ -373,10 +369,8 @@ fn has_owner(session: &Session, status: &Status) -> bool {
 /// A hint for the owner of a lease who wants its lock once more. A wait would be one for itself.
 #[cold]
 fn own_lease_hint(session: &Session, status: &Status) -> String {
-    let owner = status
-        .record
-        .as_ref()
-        .and_then(|record| record.owner.as_deref());
+    let record = status.record.as_ref();
+    let owner = record.and_then(|record| record.owner.as_deref());
     let owner = words::shell_quoted(owner.unwrap_or_default());
     let begin = "your own lease holds it";
     let release = command_line(session, "release", status);
