@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 
 use crate::arguments::args::{Cli, GlobalArgs, Verb, duration};
-use crate::arguments::table::{Arguments as _, Row};
+use crate::arguments::table::{Arguments as _, Row, split};
 
 /// Parses `words`, the arguments without the program's name. `None`: clap must parse them.
 pub(crate) fn parse(words: &[OsString]) -> Option<Cli> {
@@ -75,29 +75,23 @@ impl<'a> Line<'a> {
 
     /// Reads a word with a long option, or with short ones, and the value of the last one.
     fn option(&mut self, word: &'a str) -> Option<()> {
-        if let Some(long) = word.strip_prefix("--") {
-            let parts = long.split_once('=');
-            let name = parts.map_or(long, |(name, _)| name);
-            let row = self.row(&|row| row.is_long(name))?;
-            return self.give(row, parts.map(|(_, value)| value));
+        let takes_value = |name: &str| self.row(name).is_some_and(|row| row.value.is_some());
+        let (names, value) = split(word, takes_value);
+        let (last, others) = names.split_last()?;
+        // A short name has one hyphen.
+        if word.starts_with("--") && last.len() == 1 {
+            return None;
         }
-        let mut letters = word.chars();
-        letters.next();
-        while let Some(letter) = letters.next() {
-            let row = self.row(&|row| row.short == Some(letter))?;
-            let rest = letters.as_str();
-            if row.value.is_some() && !rest.is_empty() {
-                return self.give(row, Some(rest.strip_prefix('=').unwrap_or(rest)));
-            }
-            self.give(row, None)?;
+        for name in others {
+            self.give(self.row(name)?, None)?;
         }
-        Some(())
+        self.give(self.row(last)?, value)
     }
 
-    fn row(&self, is_it: &dyn Fn(&Row) -> bool) -> Option<&'static Row> {
+    fn row(&self, name: &str) -> Option<&'static Row> {
         let verb = self.verb.as_ref();
-        let own = verb.and_then(|verb| verb.arguments().row(is_it));
-        own.or_else(|| self.global.row(is_it))
+        let own = verb.and_then(|verb| verb.arguments().row(name));
+        own.or_else(|| self.global.row(name))
     }
 
     /// `attached`: the value that is in the same word.

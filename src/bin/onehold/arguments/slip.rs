@@ -11,7 +11,7 @@ use onehold::record::Pid;
 use onehold::terminal::is_unsafe;
 
 use crate::arguments::args::{Cli, Verb, all_options, duration, options_of};
-use crate::arguments::table::Row;
+use crate::arguments::table::{Row, split};
 use crate::words::{quoted, shell_line};
 
 /// `words`: the arguments without the program's name.
@@ -97,32 +97,12 @@ struct Options(Vec<&'static Row>);
 impl Options {
     /// By its name without hyphens.
     fn named(&self, name: &str) -> Option<&'static Row> {
-        let mut letters = name.chars();
-        let short = letters.next().filter(|_| letters.next().is_none());
-        let is_it = |option: &&&Row| match short {
-            Some(_) => option.short == short,
-            None => option.is_long(name),
-        };
-        self.0.iter().find(is_it).copied()
+        let mut options = self.0.iter().copied();
+        options.find(|option| option.is_called(name))
     }
 
-    /// The names of the options of a word, and the value in it.
-    fn split<'w>(&self, word: &'w str) -> (Vec<String>, Option<&'w str>) {
-        if let Some(long) = word.strip_prefix("--") {
-            let parts = long.split_once('=');
-            let name = parts.map_or(long, |(name, _)| name);
-            return (vec![name.to_owned()], parts.map(|(_, value)| value));
-        }
-        let mut names = Vec::new();
-        for (at, letter) in word.char_indices().skip(1) {
-            names.push(letter.to_string());
-            let rest = word.get(at + letter.len_utf8()..).unwrap_or_default();
-            let option = self.named(&letter.to_string());
-            if !rest.is_empty() && option.is_some_and(takes_value) {
-                return (names, Some(rest.strip_prefix('=').unwrap_or(rest)));
-            }
-        }
-        (names, None)
+    fn split<'w>(&self, word: &'w str) -> (Vec<&'w str>, Option<&'w str>) {
+        split(word, |name| self.named(name).is_some_and(takes_value))
     }
 
     /// Whether the next word is the value of an option.
@@ -286,8 +266,7 @@ impl<'a> Line<'a> {
         let (names, given) = known.split(word);
         let mut read = Vec::new();
         let mut needs_value = false;
-        for name in &names {
-            let mut name = &**name;
+        for mut name in names {
             if let Some(own) = of_flock(name).filter(|_| !may_be_of_command) {
                 self.is_of_flock = true;
                 name = own;

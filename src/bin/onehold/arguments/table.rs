@@ -32,16 +32,39 @@ const fn flag(name: &'static str, short: char) -> Row {
 }
 
 impl Row {
-    pub(crate) fn is_long(&self, long: &str) -> bool {
+    /// Whether it has this name, long or short, without hyphens before it.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
         let letters = self.name.bytes();
         let letters = letters.map(|letter| if letter == b'_' { b'-' } else { letter });
-        letters.eq(long.bytes())
+        let is_short = |short| name.chars().eq([short]);
+        letters.eq(name.bytes()) || self.short.is_some_and(is_short)
     }
 
     /// Without hyphens before it.
     pub(crate) fn long(&self) -> String {
         self.name.replace('_', "-")
     }
+}
+
+/// The names of the options in a word, without hyphens before them, and the value in the word.
+pub(crate) fn split(word: &str, takes_value: impl Fn(&str) -> bool) -> (Vec<&str>, Option<&str>) {
+    if let Some(long) = word.strip_prefix("--") {
+        let parts = long.split_once('=');
+        let name = parts.map_or(long, |(name, _)| name);
+        return (vec![name], parts.map(|(_, value)| value));
+    }
+    let mut names = Vec::new();
+    let mut rest = word.strip_prefix('-').unwrap_or(word);
+    while let Some(letter) = rest.chars().next() {
+        let parts = rest.split_at_checked(letter.len_utf8());
+        let (name, after) = parts.unwrap_or((rest, ""));
+        names.push(name);
+        rest = after;
+        if !rest.is_empty() && takes_value(name) {
+            return (names, Some(rest.strip_prefix('=').unwrap_or(rest)));
+        }
+    }
+    (names, None)
 }
 
 /// Arguments of a command, or options of several.
@@ -67,9 +90,9 @@ pub(crate) trait Arguments {
         None
     }
 
-    fn row(&self, is_it: &dyn Fn(&Row) -> bool) -> Option<&'static Row> {
-        let own = self.rows().iter().find(|row| is_it(row));
-        own.or_else(|| self.shared()?.row(is_it))
+    fn row(&self, name: &str) -> Option<&'static Row> {
+        let own = self.rows().iter().find(|row| row.is_called(name));
+        own.or_else(|| self.shared()?.row(name))
     }
 }
 
