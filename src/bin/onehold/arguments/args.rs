@@ -13,10 +13,10 @@ use onehold::{Format, LockName};
 use crate::arguments::table::{ANSWERED, Arguments, Row, arguments, verbs};
 pub(crate) use crate::arguments::values::{
     Color, DieWith, ListOrder, ListState, OnLost, OnZombie, UsageError, WaitLimit, die_with,
-    duration, instance, mode, time_to_live, wait_limit,
+    duration, instance, mode, parsed, time_to_live, wait_limit,
 };
 use crate::arguments::values::{
-    choice, exit_code, formats, hold_number, label, lock_name, parsed, path, pid, slots,
+    choice, exit_code, formats, hold_number, label, lock_name, path, pid, slots,
 };
 
 /// What `--version` prints behind the name; `-V` prints the number alone.

@@ -10,7 +10,9 @@ use onehold::Format;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use crate::arguments::args::{DieWith, WaitLimit, die_with, instance, time_to_live, wait_limit};
+use crate::arguments::args::{
+    DieWith, WaitLimit, die_with, instance, parsed, time_to_live, wait_limit,
+};
 use crate::arguments::doc_text::lock_keys;
 
 /// An environment variable. An empty one is unset.
@@ -235,52 +237,38 @@ impl Required {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Typed<T>(pub(super) T);
 
-impl<'de> Deserialize<'de> for Typed<Duration> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        read(from, "a duration such as `30s`", time_to_live)
-    }
+/// What each type is called if there is something else, and what reads it.
+macro_rules! typed {
+    ($($Type:ty: $expected:literal, $parse:ident;)*) => {$(
+        impl<'de> Deserialize<'de> for Typed<$Type> {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                read(from, $expected, $parse)
+            }
+        }
+    )*};
 }
 
-impl<'de> Deserialize<'de> for Typed<DieWith> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        read(from, "`parent`, `none` or a PID", die_with)
-    }
+typed! {
+    Duration: "a duration such as `30s`", time_to_live;
+    DieWith: "`parent`, `none` or a PID", die_with;
+    String: "the name of an instance", instance;
+    Format: "the name of a format", parsed;
+    WaitLimit: "a duration or `forever`", wait_limit;
+    u64: "a size such as `4M`", size;
 }
 
-impl<'de> Deserialize<'de> for Typed<String> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        read(from, "the name of an instance", instance)
-    }
-}
-
-impl<'de> Deserialize<'de> for Typed<Format> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        read(from, "the name of a format", str::parse)
-    }
-}
-
-impl<'de> Deserialize<'de> for Typed<WaitLimit> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        read(from, "a duration or `forever`", wait_limit)
-    }
-}
-
-/// A number of bytes: `65536`, `64K`, `1M`, `1G`.
-impl<'de> Deserialize<'de> for Typed<u64> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        read(from, "a size such as `4M`", |text| {
-            let units = [('K', 10), ('M', 20), ('G', 30)];
-            let mut split = units
-                .into_iter()
-                .filter_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
-            let (digits, shift) = split.next().unwrap_or((text, 0));
-            let bytes = digits.parse::<u64>().ok();
-            let bytes = bytes.and_then(|count| count.checked_mul(1 << shift));
-            bytes
-                .filter(|bytes| (4096..=1 << 40).contains(bytes))
-                .ok_or("not a size from 4K to 1024G: use `64K`, `4M` or `1G`")
-        })
-    }
+/// Parses a number of bytes: `65536`, `64K`, `1M`, `1G`.
+fn size(text: &str) -> Result<u64, &'static str> {
+    let units = [('K', 10), ('M', 20), ('G', 30)];
+    let mut split = units
+        .into_iter()
+        .filter_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+    let (digits, shift) = split.next().unwrap_or((text, 0));
+    let bytes = digits.parse::<u64>().ok();
+    let bytes = bytes.and_then(|count| count.checked_mul(1 << shift));
+    bytes
+        .filter(|bytes| (4096..=1 << 40).contains(bytes))
+        .ok_or("not a size from 4K to 1024G: use `64K`, `4M` or `1G`")
 }
 
 fn read<'de, D: Deserializer<'de>, T, E: fmt::Display>(
