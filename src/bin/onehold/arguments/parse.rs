@@ -31,7 +31,12 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
         [verb, rest @ ..] if verb == trial::VERB => return Err(trial::work(rest)),
         _ => {}
     }
-    let parsed = Cli::try_parse_from(line(words)).and_then(|cli| without_slips(cli, words));
+    // Refuses what clap does not notice.
+    let without_slips = |cli| match fast_parse::slip(words) {
+        Some(text) => Err(Cli::command().error(ErrorKind::ArgumentConflict, text)),
+        None => Ok(cli),
+    };
+    let parsed = Cli::try_parse_from(line(words)).and_then(without_slips);
     parsed.map_err(|error| match error.kind() {
         // Only the help needs the long texts.
         ErrorKind::DisplayHelp => help(words),
@@ -43,14 +48,6 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
         }
         _ => usage_error(&error, words),
     })
-}
-
-/// Refuses what clap does not notice.
-fn without_slips(cli: Cli, words: &[OsString]) -> Result<Cli, clap::Error> {
-    match fast_parse::slip(words) {
-        Some(text) => Err(Cli::command().error(ErrorKind::ArgumentConflict, text)),
-        None => Ok(cli),
-    }
 }
 
 /// The whole line, as clap wants it.

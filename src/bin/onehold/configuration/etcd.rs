@@ -18,9 +18,8 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
     let settings = &config.settings;
     let path =
         |name: &str, key: &str, configured: &Option<ConfigPath>| match (text(name), configured) {
-            (Some(path), _) => Ok(Some(PathBuf::from(path))),
-            (None, Some(path)) => path.of_key(key).map(Some),
-            (None, None) => Ok(None),
+            (Some(path), _) => Ok(Some(path.into())),
+            (None, path) => path.as_ref().map(|path| path.of_key(key)).transpose(),
         };
     let mut access = EtcdAccess::default();
     access.endpoints = match text("ETCDCTL_ENDPOINTS") {

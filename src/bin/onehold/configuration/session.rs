@@ -204,17 +204,16 @@ impl Session {
     }
 
     /// The `--dir` that another invocation needs to reach the same store. `None`: it needs none.
-    pub(crate) fn directory_to_name(&self) -> Option<Cow<'_, Path>> {
+    pub(crate) fn directory_to_name(&self) -> Option<PathBuf> {
         use StoreSource::{CommandLine, Environment, Project};
         // Which lock or store it is depends on the current directory.
         if self.only.is_some() {
             let root = self.root();
-            let absolute = std::path::absolute(root).map(Cow::Owned);
-            return Some(absolute.unwrap_or(Cow::Borrowed(root)));
+            return Some(std::path::absolute(root).unwrap_or_else(|_| root.to_owned()));
         }
-        let is_configured = !matches!(self.store_source, CommandLine | Project | Environment);
-        let is_needed = !is_configured || self.config.settings.project_dir.is_some();
-        is_needed.then(|| Cow::Borrowed(self.store.path()))
+        let is_needed = matches!(self.store_source, CommandLine | Project | Environment)
+            || self.config.settings.project_dir.is_some();
+        is_needed.then(|| self.store.path().to_owned())
     }
 
     /// The locks that were named on the command line or by a profile. None: all of the store.
@@ -229,7 +228,12 @@ impl Session {
     /// The lock that was named on the command line or by a profile.
     pub(crate) fn named_lock(&self, name: Option<LockName>) -> anyhow::Result<Lock> {
         let name = name.or_else(|| self.only.clone());
-        Ok(self.lock(name.ok_or_else(|| self.missing_name())?)?)
+        let why = match self.config.profile {
+            Some(_) => " (this profile has no path)",
+            None => "",
+        };
+        let name = name.ok_or_else(|| UsageError(format!("missing NAME{why}")))?;
+        Ok(self.lock(name)?)
     }
 
     /// The locks that were named, to be held together.
@@ -243,12 +247,6 @@ impl Session {
             })
         };
         names.try_fold(first, and)
-    }
-
-    fn missing_name(&self) -> UsageError {
-        let profile = self.config.profile.as_ref();
-        let why = profile.map_or("", |_| " (this profile has no path)");
-        UsageError(format!("missing NAME{why}"))
     }
 }
 

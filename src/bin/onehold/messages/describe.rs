@@ -155,10 +155,8 @@ pub(crate) fn holder_in_table(status: &Status, own_host: Option<&str>) -> String
 
 /// "process 77 (job.sh) on db1, waiting since 02:00:07 (3m 1s ago): "nightly""
 pub(crate) fn waiting(waiter: &Waiter) -> String {
-    let (process, since) = (
-        process_on_host(waiter),
-        sentences::since(waiter.since, local),
-    );
+    let process = process_on_host(waiter);
+    let since = sentences::since(waiter.since, local);
     let message = sentences::message(waiter.message.as_deref());
     format!("{process}, waiting {since}{message}")
 }
