@@ -1,6 +1,6 @@
 //! How etcd is reached: by the variables of etcdctl(1), or by the configuration.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::bail;
 use onehold::EtcdAccess;
@@ -16,18 +16,29 @@ use crate::words;
 #[inline(never)]
 pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
     let settings = &config.settings;
-    let path =
-        |name: &str, key: &str, configured: &Option<ConfigPath>| match (text(name), configured) {
-            (Some(path), _) => Ok(Some(path.into())),
-            (None, path) => path.as_ref().map(|path| path.of_key(key)).transpose(),
-        };
+    let configured = |key: &str, path: &Option<ConfigPath>| {
+        let path = path.as_ref().map(|path| path.of_key(key));
+        path.transpose()
+    };
+    let path = |name: &str, key: &str, path| match text(name) {
+        Some(path) => Ok(Some(path.into())),
+        None => configured(key, path),
+    };
     let mut access = EtcdAccess::default();
     access.endpoints = match text("ETCDCTL_ENDPOINTS") {
         Some(list) => list.split(',').map(str::to_owned).collect(),
         None => settings.etcd_endpoints.clone().unwrap_or_default(),
     };
-    (access.user, access.password) = credentials(config);
-    access.password_file = password_file(config)?;
+    let user = text("ETCDCTL_USER").or_else(|| settings.etcd_user.clone());
+    // As etcdctl reads it: with the password behind a colon, or in a variable of its own.
+    let (user, password) = match user.as_deref().and_then(|user| user.split_once(':')) {
+        Some((user, password)) => (Some(user.to_owned()), Some(password.to_owned())),
+        None => (user, text("ETCDCTL_PASSWORD")),
+    };
+    if password.is_none() {
+        access.password_file = configured("etcd-password-file", &settings.etcd_password_file)?;
+    }
+    (access.user, access.password) = (user, password);
     access.ca_certificate = path("ETCDCTL_CACERT", "etcd-cacert", &settings.etcd_cacert)?;
     access.certificate = path("ETCDCTL_CERT", "etcd-cert", &settings.etcd_cert)?;
     access.key = path("ETCDCTL_KEY", "etcd-key", &settings.etcd_key)?;
@@ -54,30 +65,11 @@ fn text(name: &str) -> Option<String> {
     variable(name)?.into_string().ok()
 }
 
-/// User and password, but for the password in a file.
-fn credentials(config: &EffectiveConfig) -> (Option<String>, Option<String>) {
-    let user = text("ETCDCTL_USER").or_else(|| config.settings.etcd_user.clone());
-    // As etcdctl reads it: with the password behind a colon, or in a variable of its own.
-    let (user, password) = match user.as_deref().and_then(|user| user.split_once(':')) {
-        Some((user, password)) => (Some(user.to_owned()), Some(password.to_owned())),
-        None => (user, None),
-    };
-    (user, password.or_else(|| text("ETCDCTL_PASSWORD")))
-}
-
-/// The file that the password is read from.
-fn password_file(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
-    match (credentials(config), &config.settings.etcd_password_file) {
-        ((_, None), Some(file)) => file.of_key("etcd-password-file").map(Some),
-        _ => Ok(None),
-    }
-}
-
 /// Warns of a password file that is not private.
 #[cold]
 #[inline(never)]
 pub(crate) fn warning(config: &EffectiveConfig) -> Option<String> {
-    let file = password_file(config).ok().flatten()?;
+    let file = access(config).ok()?.password_file?;
     is_exposed(&file).then(|| {
         let shown = words::path_text(&file);
         let quoted = words::shell_quoted(&file.to_string_lossy());

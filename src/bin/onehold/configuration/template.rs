@@ -8,16 +8,11 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::values::{Key, WANTED};
+use super::values::Key;
 use crate::words;
 
 /// The limit of the wait: known of a refusal, and not of a lock.
 pub(crate) const LIMIT: &str = "limit";
-
-fn value_of<'a>(values: &'a Value, key: &str) -> Option<&'a Value> {
-    let own_name = || values.get("name").filter(|_| key == WANTED);
-    values.get(key).or_else(own_name)
-}
 
 /// A text with keys of the JSON object in braces: `{key}`, `{key:format}`, `{key|text}`. A line whose
 /// keys are all null is left out; the line below it that begins with `|` is shown then, and only then.
@@ -127,7 +122,7 @@ impl Placeholder {
     /// The value in a text; `None`: it is null, or not known.
     fn shown(&self, values: &Value) -> Option<String> {
         let is_time = self.key.ends_with("_at");
-        match value_of(values, &self.key)? {
+        match values.get(&self.key)? {
             Value::Null => None,
             Value::String(text) => Some(match DateTime::parse_from_rfc3339(text) {
                 Ok(time) if is_time && self.is_rfc3339 => {
@@ -156,7 +151,7 @@ impl Details {
     pub(crate) fn fill(&self, lock: &Value) -> Map<String, Value> {
         let values = self.0.iter().map(|(name, detail)| {
             let value = match detail {
-                Detail::Value(key) => value_of(lock, &key.0).cloned(),
+                Detail::Value(key) => lock.get(&key.0).cloned(),
                 // Null if nothing in it is known.
                 Detail::Table(table) => Some(table.fill(lock))
                     .filter(|filled| !filled.values().all(Value::is_null))

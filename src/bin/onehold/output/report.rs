@@ -11,7 +11,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::configuration::{CALLER_OWNER, Settings, TIME_IN_FILE};
+use crate::configuration::{CALLER_OWNER, Settings, TIME_IN_FILE, WANTED};
 use crate::messages::describe::{self, local};
 use crate::messages::outcome::Outcome;
 
@@ -100,6 +100,7 @@ pub(crate) fn profile_values(status: &Status, caller: &Caller) -> Value {
         let time = status.record.as_ref().map(time_in_file);
         values.insert(TIME_IN_FILE.to_owned(), time.into());
         values.insert(CALLER_OWNER.to_owned(), caller.owner.clone().into());
+        values.insert(WANTED.to_owned(), status.name.as_str().into());
     }
     values
 }
