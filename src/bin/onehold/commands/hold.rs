@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
@@ -12,7 +12,7 @@ use onehold::command_line::{
 };
 use onehold::journal::HoldResult;
 use onehold::record::Pid;
-use onehold::{Format, Hold, Lock, ReleaseOutcome, RunOptions, Status};
+use onehold::{Hold, Lock, ReleaseOutcome, RunOptions, Status};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -24,12 +24,11 @@ use crate::output;
 use crate::output::report::{escape_json, lock_value};
 use crate::supervising::cancel::{self, SIGINT, Then};
 use crate::supervising::die_with::{self, in_thread};
-use crate::supervising::supervise::{
-    self, CHECK_INTERVAL, Heartbeat, SIGHUP, SIGQUIT, SIGTERM, loss_text,
-};
+use crate::supervising::heartbeat::Heartbeat;
+use crate::supervising::supervise::{self, CHECK_INTERVAL, SIGHUP, SIGQUIT, SIGTERM, loss_text};
 use crate::taking::acquiring::{
-    acquire_with_prompts, give_back_untold, is_inside_all, may_block, refuse_exit_code_0, refused,
-    report_acquired,
+    OnWait, give_back_untold, hold_with_prompts, is_inside_all, may_block, refuse_exit_code_0,
+    refuse_force_of_flock, report_acquired,
 };
 use crate::taking::progress;
 use crate::taking::prompt::report_cancel;
@@ -68,11 +67,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
         ));
     }
     let lock = session.named_locks(typed.names)?;
-    if lock.format() == Format::Flock && typed.hold.force {
-        bail!(UsageError(
-            "flock format: --force is not supported: a kernel lock cannot be taken away".to_owned()
-        ));
-    }
+    refuse_force_of_flock(&lock, &typed.hold)?;
     let die_with = die_with::find(typed.die_with)?;
     let (end, ends) = mpsc::channel();
     if let Some(process) = die_with {
@@ -80,7 +75,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
         report_cancel(session, Then::Ends);
         let end = end.clone();
         die_with::watch(process, move |why| {
-            if !cancel::give_up(SIGTERM, why) {
+            if !cancel::cancel(SIGTERM, Some(why)) {
                 let _ = end.send(End::Caller(why));
             }
         })?;
@@ -113,18 +108,11 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     };
     // Not std::env::args_os: the program that is shipped begins without the runtime that fills it.
     let own = command_line_of(Pid::of_self());
-    let attempt = acquire_with_prompts(
-        session,
-        &typed.hold,
-        &lock,
-        Some(&begins_to_wait),
-        |options, wait| lock.hold_for_command(&options.clone().command(own.clone()), run, wait),
-    )?;
-    let hold = match attempt.into_result() {
+    let on_wait: OnWait<'_> = &begins_to_wait;
+    let held = hold_with_prompts(session, &typed.hold, &lock, Some(on_wait), run, &own)?;
+    let hold = match held {
         Ok(hold) => hold,
-        Err(blocked) => {
-            return Ok(refused(session, &typed.hold, &lock, blocked).into());
-        }
+        Err(outcome) => return Ok(outcome.into()),
     };
     let queue = queue.map_or_else(supervise::queue, Ok)?;
     report_acquired(session, &lock, &hold, Some(&queue));
@@ -170,9 +158,14 @@ fn enclosed(
 fn watch_stdin_after(time: Duration) -> anyhow::Result<()> {
     in_thread("unanswered", move || {
         std::thread::sleep(time);
-        wait_for_end_of_stdin();
-        cancel::give_up(SIGINT, "stdin has ended");
+        stdin_cancels();
     })
+}
+
+/// Waits for the end of stdin. Returns whether it cancels: the lock is not held yet.
+fn stdin_cancels() -> bool {
+    wait_for_end_of_stdin();
+    cancel::cancel(SIGINT, Some("stdin has ended"))
 }
 
 fn watch_stdin(is_watched: &Cell<bool>, end: &Sender<End>) -> anyhow::Result<()> {
@@ -181,8 +174,7 @@ fn watch_stdin(is_watched: &Cell<bool>, end: &Sender<End>) -> anyhow::Result<()>
     }
     let end = end.clone();
     in_thread("stdin", move || {
-        wait_for_end_of_stdin();
-        if !cancel::give_up(SIGINT, "stdin has ended") {
+        if !stdin_cancels() {
             let _ = end.send(End::Stdin);
         }
     })?;
@@ -233,27 +225,22 @@ fn ends(received: QueuedSignal, is_ours: bool) -> bool {
 
 /// Keeps the hold until it ends.
 fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
-    let mut heartbeat = Heartbeat::default();
     // On etcd a break sends no signal.
     let looks = if session.store.is_remote() { 2 } else { 1 };
-    let interval = CHECK_INTERVAL / looks;
-    let mut next_check = Instant::now() + interval;
+    let mut heartbeat = Heartbeat::new(CHECK_INTERVAL / looks);
     let why = loop {
-        let pause = heartbeat.pause_until(&hold, next_check);
         // Not disconnected: the caller has a sender, too.
-        if let Ok(why) = ends.recv_timeout(pause) {
+        if let Ok(why) = ends.recv_timeout(heartbeat.pause(&hold)) {
             break why;
         }
         if hold.is_broken() {
             break End::Broken;
         }
         let is_over = hold.lost_in().is_some_and(|left| left.is_zero());
-        if Instant::now() >= next_check || is_over {
+        if heartbeat.is_check_due(is_over) {
             if is_over || matches!(hold.is_lost(), Ok(true)) {
                 break End::Lost;
             }
-            heartbeat.has_failed = false;
-            next_check = Instant::now() + interval;
             drop_code_pages();
         }
         heartbeat.renew_if_due(&mut hold);
@@ -261,24 +248,18 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     let number = hold.number();
     let name = words::quoted(&hold.record().name);
     // Tell the program first: after the release, another may hold the lock.
-    if let Some(text) = loss(&why, &hold) {
-        let exit = tell_end(session, number, &why, Some(&text), None);
-        let _ = hold.give_back(None, &mut |_| false);
-        let is_broken = matches!(why, End::Broken);
-        let result = if is_broken {
-            HoldResult::Broken
-        } else {
-            HoldResult::Lost
-        };
-        let _ = hold.note_end(result, None);
-        return exit;
-    }
+    let loss_told = loss(&why, &hold);
+    let loss_told = loss_told.map(|text| tell_end(session, number, &why, Some(&text), None));
     let released = hold.give_back(None, &mut |_| false);
-    let result = match released {
-        Ok(ReleaseOutcome::Lost) => HoldResult::Lost,
+    let result = match (&why, &released) {
+        (End::Broken, _) => HoldResult::Broken,
+        (End::Lost, _) | (_, Ok(ReleaseOutcome::Lost)) => HoldResult::Lost,
         _ => HoldResult::Released,
     };
     let noted = hold.note_end(result, None);
+    if let Some(told) = loss_told {
+        return told;
+    }
     let (why, error) = match &released {
         Ok(ReleaseOutcome::Released | ReleaseOutcome::Kept) => {
             if session.global.verbose {

@@ -20,7 +20,7 @@ use crate::supervising::die_with;
 use crate::supervising::keeper;
 use crate::supervising::supervise;
 use crate::taking::acquiring::{
-    acquire_with_prompts, is_inside_all, may_block, refused, report_acquired,
+    hold_with_prompts, is_inside_all, may_block, refuse_force_of_flock, report_acquired,
 };
 use crate::taking::prompt::report_cancel;
 use crate::words;
@@ -35,11 +35,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         names.push(derived_name(session, program, arguments)?);
     }
     let lock = session.named_locks(names)?;
-    if lock.format() == Format::Flock && typed.hold.force {
-        bail!(UsageError(
-            "flock format: --force is not supported: a kernel lock cannot be taken away".to_owned()
-        ));
-    }
+    refuse_force_of_flock(&lock, &typed.hold)?;
     let mut command = Command::new(program);
     command.args(arguments);
     if typed.reentrant && is_inside_all(session, &lock, &typed.hold)? {
@@ -86,13 +82,10 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let words: Vec<_> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let attempt = acquire_with_prompts(session, &typed.hold, &lock, None, |options, wait| {
-        lock.hold_for_command(&options.clone().command(words.clone()), run_options, wait)
-    })?;
-    let hold = match attempt.into_result() {
+    let held = hold_with_prompts(session, &typed.hold, &lock, None, run_options, &words)?;
+    let hold = match held {
         Ok(hold) => hold,
-        Err(blocked) => {
-            let mut outcome = refused(session, &typed.hold, &lock, blocked);
+        Err(mut outcome) => {
             if is_derived {
                 outcome.notes.push(about_derived_name(program, arguments));
             }

@@ -8,41 +8,75 @@
 //! hold would be left. In the first moments of a wait, without that thread, signals are noted from the decision on.
 
 use std::io::IsTerminal;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use onehold::WaitDecision;
 use onehold::command_line::signal;
 
-/// The program waits or asks, or has not begun to.
-const CANCELABLE: u8 = 0;
-/// The lock is being taken.
-const TAKING: u8 = 1;
-/// The lock is taken: a signal is no longer for the wait.
-const COMMITTED: u8 = 2;
-/// Canceled during a wait or a question.
-const CANCELED: u8 = 3;
-/// Canceled while the lock was being taken, or before it was used: it is given back first.
-const CANCELED_LATE: u8 = 4;
-/// The outcome of an attempt that came to nothing is printed: there is nothing left to cancel.
-const CLOSED: u8 = 5;
-
-static PROGRESS: AtomicU8 = AtomicU8::new(CANCELABLE);
-
-fn advance(from: u8, to: u8) -> bool {
-    let advanced = PROGRESS.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
-    advanced.is_ok()
+/// How far an attempt has come, as far as it matters for a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The program waits or asks, or has not begun to.
+    Cancelable,
+    /// The lock is being taken.
+    Taking,
+    /// The lock is taken: a signal is no longer for the wait.
+    Committed,
+    /// It is canceled, what was taken is given back, or the outcome of an attempt that came to nothing is printed.
+    Over,
 }
 
-/// Signals that follow the first one within this time belong to the same event: timeout(1) sends one to its group and
-/// one to its command, and at the end of a session several programs send one.
-pub(crate) const SAME_EVENT: Duration = Duration::from_secs(1);
+/// What happens in an attempt.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take,
+    WaitAgain,
+    Commit,
+    /// Another question follows what was done.
+    Uncommit,
+    /// A signal came, or another event that cancels.
+    Cancel,
+    /// Its outcome is to be printed.
+    Close,
+    /// A signal came after `Commit`.
+    GiveBack,
+}
 
-pub(crate) const SIGINT: i32 = 2;
+impl Phase {
+    fn after(self, step: Step) -> Self {
+        match (self, step) {
+            (Self::Cancelable, Step::Take) => Self::Taking,
+            (Self::Taking, Step::WaitAgain) | (Self::Committed, Step::Uncommit) => Self::Cancelable,
+            (Self::Cancelable | Self::Taking, Step::Commit) => Self::Committed,
+            (Self::Cancelable | Self::Taking, Step::Cancel | Step::Close) => Self::Over,
+            (_, Step::GiveBack) => Self::Over,
+            (phase, _) => phase,
+        }
+    }
+}
+
+/// What is done about signals.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    /// Nothing: they have their default action.
+    None,
+    /// They are noted, and have no handler.
+    Noted,
+    Handled,
+}
+
+/// What follows a signal that cancels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// The program ends: the kernel clears up.
+    Ends,
+    /// The wait is given up, and leaves the queue; see [`IS_GIVEN_UP`].
+    GivesUp,
+}
 
 /// What cancels.
-#[derive(Debug)]
 struct Event {
     signal: i32,
     /// What has happened, if it was no signal.
@@ -50,150 +84,172 @@ struct Event {
     at: Instant,
 }
 
-/// The first one that came.
-static EVENT: OnceLock<Event> = OnceLock::new();
+/// An attempt that signals can cancel.
+struct Interrupt {
+    phase: Phase,
+    watch: Watch,
+    /// A question can come between two waits.
+    then: Then,
+    /// The first one that came.
+    event: Option<Event>,
+}
+
+/// Locked for moments only.
+static INTERRUPT: Mutex<Interrupt> = Mutex::new(Interrupt {
+    phase: Phase::Cancelable,
+    watch: Watch::None,
+    then: Then::Ends,
+    event: None,
+});
+
+/// Called with the signal, and with the event that stands for it, if there was one.
+type Report = Box<dyn FnOnce(i32, Option<&str>) + Send>;
+
+/// What reports it, until it has been called. Locked meanwhile.
+static REPORT: Mutex<Option<Report>> = Mutex::new(None);
+
+/// Is set when something has canceled a wait that leaves something behind if the program just ends.
+pub(crate) static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
+/// Signals that follow the first one within this time belong to the same event: timeout(1) sends one to its group and
+/// one to its command, and at the end of a session several programs send one.
+pub(crate) const SAME_EVENT: Duration = Duration::from_secs(1);
+
+pub(crate) const SIGINT: i32 = 2;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The attempt after this step, and its phase before.
+fn after(step: Step) -> (MutexGuard<'static, Interrupt>, Phase) {
+    let mut interrupt = lock(&INTERRUPT);
+    let before = interrupt.phase;
+    interrupt.phase = before.after(step);
+    (interrupt, before)
+}
+
+impl Interrupt {
+    fn signal(&self) -> Option<i32> {
+        // On Unix the handler itself notes it, in the main thread.
+        signal::last_signal().or_else(|| {
+            let event = self.event.as_ref().filter(|event| event.why.is_none());
+            event.map(|event| event.signal)
+        })
+    }
+
+    /// The signal that cancels, or that stands for the event that does.
+    fn cause(&self) -> (i32, Option<String>) {
+        match &self.event {
+            Some(event) => (event.signal, event.why.clone()),
+            None => (self.signal().unwrap_or(SIGINT), None),
+        }
+    }
+
+    fn handle_signals(&mut self) {
+        self.watch = Watch::Handled;
+        let by_signal = || {
+            cancel(signal::last_signal().unwrap_or(SIGINT), None);
+        };
+        // The handler's thread must not take signals that are sent to the main thread: it does not.
+        signal::tell_signals_apart(|| {
+            let _ = ctrlc::set_handler(by_signal);
+        });
+    }
+
+    fn stop_noting(&mut self) {
+        if self.watch == Watch::Noted {
+            self.watch = Watch::None;
+            signal::stop_telling_signals_apart();
+        }
+    }
+}
 
 /// The signal that has come, even if the thread of the handler does not know of it yet.
 pub(crate) fn signal_so_far() -> Option<i32> {
-    // On Unix the handler itself notes it, in the main thread.
-    signal::last_signal().or_else(|| {
-        let event = EVENT.get().filter(|event| event.why.is_none());
-        event.map(|event| event.signal)
-    })
+    lock(&INTERRUPT).signal()
 }
-
-/// Set once a wait is to be given up that leaves something behind if the program just ends.
-static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
-
-/// Is set when a signal has come that cancels; see [`Then::GivesUp`].
-pub(crate) fn given_up() -> &'static AtomicBool {
-    &IS_GIVEN_UP
-}
-
-/// What follows a signal that cancels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
-    /// The program ends: the kernel clears up.
-    Ends,
-    /// The wait is given up, and leaves the queue; see [`given_up`].
-    GivesUp,
-}
-
-/// What follows; a question can come between two waits.
-static GIVES_UP: AtomicBool = AtomicBool::new(false);
-
-/// Whether the report has begun, and whether it is done.
-static HAS_BEGUN_TO_REPORT: AtomicBool = AtomicBool::new(false);
-static IS_REPORTED: AtomicBool = AtomicBool::new(false);
-
-/// Called with the signal, and with the event that stands for it, if there was one.
-type Report = Box<dyn Fn(i32, Option<&str>) + Send + Sync>;
-
-static REPORT: OnceLock<Report> = OnceLock::new();
 
 /// Lets Ctrl-C, TERM and HUP call `report` with their number and then end the program by that signal, so
 /// that a calling shell script ends too. One that is ignored stays so.
 ///
 /// The next call only says what follows.
-pub(crate) fn on_interrupt(then: Then, report: impl Fn(i32, Option<&str>) + Send + Sync + 'static) {
-    GIVES_UP.store(then == Then::GivesUp, Ordering::SeqCst);
-    let _ = REPORT.set(Box::new(report));
-    IS_NOTING.store(false, Ordering::SeqCst);
-    handle_signals();
+pub(crate) fn on_interrupt(then: Then, report: impl FnOnce(i32, Option<&str>) + Send + 'static) {
+    let mut interrupt = lock(&INTERRUPT);
+    interrupt.then = then;
+    if interrupt.watch != Watch::Handled {
+        *lock(&REPORT) = Some(Box::new(report));
+        interrupt.handle_signals();
+    }
+    let is_canceled = interrupt.phase == Phase::Over || interrupt.signal().is_some();
+    drop(interrupt);
     // One that came before does not end the program by itself.
-    if PROGRESS.load(Ordering::SeqCst) >= CANCELED || signal_so_far().is_some() {
+    if is_canceled {
         commit(());
     }
 }
 
 /// Whether the handler is installed.
 pub(crate) fn has_handler() -> bool {
-    REPORT.get().is_some()
+    lock(&INTERRUPT).watch == Watch::Handled
 }
 
-fn handle_signals() {
-    IS_WATCHED.store(true, Ordering::SeqCst);
-    let by_signal = || {
-        cancel(signal::last_signal().unwrap_or(SIGINT), None);
-    };
-    // The handler's thread must not take signals that are sent to the main thread: it does not.
-    signal::tell_signals_apart(|| {
-        let _ = ctrlc::set_handler(by_signal);
-    });
-}
-
-/// Cancels as this signal does, and ends with its exit code. `why`: what has happened. Returns `false` after
-/// `commit`.
-pub(crate) fn give_up(signal: i32, why: &str) -> bool {
-    cancel(signal, Some(why))
-}
-
-fn cancel(signal: i32, why: Option<&str>) -> bool {
-    let event = Event {
+/// Cancels as this signal does, and ends with its exit code. `why`: what has happened, if it was no signal. Returns
+/// `false` after `commit`.
+pub(crate) fn cancel(signal: i32, why: Option<&str>) -> bool {
+    let (mut interrupt, before) = after(Step::Cancel);
+    let ends = before == Phase::Cancelable && interrupt.then == Then::Ends;
+    let is_first = interrupt.event.is_none();
+    let first = interrupt.event.get_or_insert_with(|| Event {
         signal,
         why: why.map(str::to_owned),
         at: Instant::now(),
-    };
-    // Before the main thread can see that it is canceled.
-    let is_first = EVENT.set(event).is_ok();
-    loop {
-        match PROGRESS.load(Ordering::SeqCst) {
-            CANCELABLE if advance(CANCELABLE, CANCELED) => {
-                let gives_up = GIVES_UP.load(Ordering::SeqCst);
-                IS_GIVEN_UP.store(gives_up, Ordering::SeqCst);
-                report();
-                if !gives_up {
-                    end_by_event();
-                }
-                return true;
-            }
-            TAKING if advance(TAKING, CANCELED_LATE) => {
-                // What is asked of a store that does not answer is given up.
-                IS_GIVEN_UP.store(true, Ordering::SeqCst);
-                report();
-                return true;
-            }
-            // The main thread has just gone on.
-            CANCELABLE | TAKING => {}
-            COMMITTED => return false,
-            _ => break,
+    });
+    let is_same = is_first || first.at.elapsed() < SAME_EVENT;
+    drop(interrupt);
+    match before {
+        Phase::Committed => return false,
+        Phase::Cancelable if ends => end(),
+        Phase::Cancelable | Phase::Taking => {
+            // What is asked of a store that does not answer is given up, too.
+            IS_GIVEN_UP.store(true, Ordering::SeqCst);
+            report();
         }
-    }
-    let is_same = |first: &Event| first.at.elapsed() < SAME_EVENT;
-    // Another signal ends the program at once, whatever is left.
-    if !is_first && why.is_none() && !EVENT.get().is_some_and(is_same) {
-        report();
-        end_by(signal, true);
+        // Another signal ends the program at once, whatever is left.
+        Phase::Over if why.is_none() && !is_same => {
+            report();
+            end_by(signal, true);
+        }
+        Phase::Over => {}
     }
     true
 }
 
-/// Reports what has canceled, once.
+/// Reports what has canceled, once. Does not wait for another thread that does so.
 fn report() {
-    if HAS_BEGUN_TO_REPORT.swap(true, Ordering::SeqCst) {
+    let (signal, why) = lock(&INTERRUPT).cause();
+    let Ok(mut report) = REPORT.try_lock() else {
         return;
-    }
-    let event = EVENT.get();
-    let why = event.and_then(|event| event.why.as_deref());
-    let signal = event.map(|event| event.signal).or_else(signal_so_far);
-    let signal = signal.unwrap_or(SIGINT);
-    if let Some(report) = REPORT.get() {
+    };
+    if let Some(report) = report.take() {
         // The terminal has echoed ^C without a line break.
         if why.is_none() && signal == SIGINT && std::io::stderr().is_terminal() {
             crate::output::eprint("");
         }
-        report(signal, why);
+        report(signal, why.as_deref());
     }
-    IS_REPORTED.store(true, Ordering::SeqCst);
 }
 
 /// Ends the program with the signal that canceled the wait. If another event did, it ends with the exit code of that
 /// signal.
-fn end_by_event() -> ! {
-    match EVENT.get() {
-        Some(event) => end_by(event.signal, event.why.is_none()),
-        None => end_by(signal_so_far().unwrap_or(SIGINT), true),
-    }
+#[cold]
+#[inline(never)]
+fn end() -> ! {
+    report();
+    // Another thread may have begun to.
+    drop(lock(&REPORT));
+    let (signal, why) = lock(&INTERRUPT).cause();
+    end_by(signal, why.is_none());
 }
 
 fn end_by(number: i32, is_signal: bool) -> ! {
@@ -205,16 +261,10 @@ fn end_by(number: i32, is_signal: bool) -> ! {
     std::process::exit(128 + number);
 }
 
-/// Whether something was done about the signals.
-static IS_WATCHED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the signals are noted, and have no handler.
-static IS_NOTING: AtomicBool = AtomicBool::new(false);
-
 /// From here on a signal ends this process, or what takes its place. [`signal_so_far`] still returns one that came
 /// before.
 pub(crate) fn let_signals_end() {
-    if IS_NOTING.swap(false, Ordering::SeqCst) || has_handler() {
+    if lock(&INTERRUPT).watch != Watch::None {
         signal::stop_telling_signals_apart();
     }
 }
@@ -225,97 +275,101 @@ pub(crate) fn let_signals_end() {
 pub(crate) fn may_go_on(decision: WaitDecision) -> bool {
     match decision {
         WaitDecision::Take => {
-            if !has_handler() && !IS_NOTING.swap(true, Ordering::SeqCst) {
-                IS_WATCHED.store(true, Ordering::SeqCst);
+            let (mut interrupt, _) = after(Step::Take);
+            if interrupt.watch == Watch::None {
+                interrupt.watch = Watch::Noted;
                 signal::note_signals();
             }
-            advance(CANCELABLE, TAKING) || PROGRESS.load(Ordering::SeqCst) < CANCELED
+            interrupt.phase != Phase::Over
         }
         WaitDecision::WaitAgain => {
-            if IS_NOTING.swap(false, Ordering::SeqCst) {
-                signal::stop_telling_signals_apart();
-            }
-            advance(TAKING, CANCELABLE) && signal_so_far().is_none()
+            let (mut interrupt, before) = after(Step::WaitAgain);
+            interrupt.stop_noting();
+            before == Phase::Taking && interrupt.signal().is_none()
         }
     }
 }
 
 /// An attempt has taken nothing. Never returns if it was canceled.
 pub(crate) fn end_if_canceled() {
-    if PROGRESS.load(Ordering::SeqCst) != CANCELABLE {
-        let may_go_on = may_go_on(WaitDecision::WaitAgain);
-        if !may_go_on || PROGRESS.load(Ordering::SeqCst) >= CANCELED {
-            commit(());
-        }
+    let has_decided = lock(&INTERRUPT).phase != Phase::Cancelable;
+    if has_decided && !may_go_on(WaitDecision::WaitAgain) {
+        commit(());
     }
 }
 
 /// Ends the time in which a signal cancels, and returns `value`. If one came first, drops `value`,
 /// which releases the lock, and never returns.
 pub(crate) fn commit<T>(value: T) -> T {
-    let committed = advance(TAKING, COMMITTED) || advance(CANCELABLE, COMMITTED);
-    let is_committed = committed || PROGRESS.load(Ordering::SeqCst) == COMMITTED;
-    if is_committed && signal_so_far().is_none() {
+    let (interrupt, _) = after(Step::Commit);
+    if interrupt.phase == Phase::Committed && interrupt.signal().is_none() {
         return value;
     }
+    drop(interrupt);
     give_back(value);
     end();
 }
 
 /// Whether a signal came after `commit`.
 pub(crate) fn is_late() -> bool {
-    PROGRESS.load(Ordering::SeqCst) == COMMITTED && signal_so_far().is_some()
+    let interrupt = lock(&INTERRUPT);
+    interrupt.phase == Phase::Committed && interrupt.signal().is_some()
 }
 
 /// Gives back what is held after a signal, and reports that if a signal before `commit` would have been reported.
 #[cold]
 #[inline(never)]
 pub(crate) fn give_back<T>(held: T) {
+    let (mut interrupt, _) = after(Step::GiveBack);
     // Another signal, a second later or more, ends the program even if the store does not answer.
-    advance(COMMITTED, CANCELED_LATE);
-    if IS_NOTING.swap(false, Ordering::SeqCst) {
-        handle_signals();
+    if interrupt.watch == Watch::Noted {
+        interrupt.handle_signals();
     }
+    drop(interrupt);
     report();
     drop(held);
 }
 
 /// Signals cancel what comes next: a question follows what was done. Never returns if one came meanwhile.
 pub(crate) fn uncommit() {
-    advance(COMMITTED, CANCELABLE);
-    if signal_so_far().is_some() {
+    let is_canceled = after(Step::Uncommit).0.signal().is_some();
+    if is_canceled {
         commit(());
     }
 }
 
 /// Called before an outcome is printed, so that there is no second one. Never returns if the attempt was canceled.
 pub(crate) fn close() {
-    if IS_WATCHED.load(Ordering::SeqCst) {
-        close_watched();
+    let (mut interrupt, before) = after(Step::Close);
+    interrupt.stop_noting();
+    let is_canceled = before == Phase::Over || interrupt.signal().is_some();
+    drop(interrupt);
+    match before {
+        Phase::Committed => {}
+        _ if is_canceled => end(),
+        _ => drop(lock(&REPORT).take()),
     }
 }
 
-#[cold]
-#[inline(never)]
-fn close_watched() {
-    let is_closed = advance(TAKING, CLOSED) || advance(CANCELABLE, CLOSED);
-    if IS_NOTING.swap(false, Ordering::SeqCst) {
-        signal::stop_telling_signals_apart();
-    }
-    if is_closed && signal_so_far().is_none() {
-        HAS_BEGUN_TO_REPORT.store(true, Ordering::SeqCst);
-    } else if PROGRESS.load(Ordering::SeqCst) != COMMITTED {
-        end();
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::{Phase, Step};
 
-#[cold]
-#[inline(never)]
-fn end() -> ! {
-    report();
-    // Another thread may have begun to.
-    while !IS_REPORTED.load(Ordering::SeqCst) {
-        std::thread::sleep(Duration::from_millis(1));
+    #[test]
+    fn each_step_leads_from_each_phase_where_it_is_to() {
+        use Phase::{Cancelable, Committed, Over, Taking};
+        let before = [Cancelable, Taking, Committed, Over];
+        let expected = [
+            (Step::Take, [Taking, Taking, Committed, Over]),
+            (Step::WaitAgain, [Cancelable, Cancelable, Committed, Over]),
+            (Step::Commit, [Committed, Committed, Committed, Over]),
+            (Step::Uncommit, [Cancelable, Taking, Cancelable, Over]),
+            (Step::Cancel, [Over, Over, Committed, Over]),
+            (Step::Close, [Over, Over, Committed, Over]),
+            (Step::GiveBack, [Over; 4]),
+        ];
+        for (step, after) in expected {
+            assert_eq!(before.map(|phase| phase.after(step)), after, "{step:?}");
+        }
     }
-    end_by_event();
 }

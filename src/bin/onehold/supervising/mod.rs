@@ -2,6 +2,7 @@
 
 pub(crate) mod cancel;
 pub(crate) mod die_with;
+pub(crate) mod heartbeat;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 pub(crate) mod keeper;
 pub(crate) mod supervise;

@@ -14,7 +14,7 @@ use onehold::command_line::{
 };
 use onehold::journal::HoldResult;
 use onehold::record::{CommandEnd, KILL_AFTER};
-use onehold::{Hold, LockName, ReleaseOutcome, Status};
+use onehold::{Hold, Lock, LockName, ReleaseOutcome, Status};
 use serde_json::json;
 
 use crate::arguments::args::{self, OnLost};
@@ -26,6 +26,7 @@ use crate::messages::refusal::Refusal;
 use crate::output;
 use crate::supervising::cancel::{self, SIGINT};
 use crate::supervising::die_with;
+use crate::supervising::heartbeat::Heartbeat;
 use crate::words;
 
 /// Interval of the check whether the path still leads to the own lock file.
@@ -86,7 +87,7 @@ pub(crate) fn supervise(
         child,
         forced: None,
         is_lost: false,
-        heartbeat: Heartbeat::default(),
+        heartbeat: Heartbeat::new(CHECK_INTERVAL),
         interrupted: false,
         has_said_kill: false,
         has_said_refused: false,
@@ -100,33 +101,6 @@ pub(crate) fn supervise(
     }
     supervisor.wait(queue);
     Ok(supervisor.finish(queue))
-}
-
-/// When a hold is renewed.
-#[derive(Default)]
-pub(crate) struct Heartbeat {
-    /// The last renewal failed. The next check tries again; until then the hold only looks older than it is.
-    pub(crate) has_failed: bool,
-}
-
-impl Heartbeat {
-    /// How long to sleep until a renewal or a check is due.
-    pub(crate) fn pause_until(&self, hold: &Hold, next_check: Instant) -> Duration {
-        let mut pause = next_check.saturating_duration_since(Instant::now());
-        if !self.has_failed {
-            pause = pause.min(hold.renewal_due_in());
-        }
-        if let Some(lost_in) = hold.lost_in() {
-            pause = pause.min(lost_in.max(Duration::from_millis(10)));
-        }
-        pause
-    }
-
-    pub(crate) fn renew_if_due(&mut self, hold: &mut Hold) {
-        if !self.has_failed && hold.renewal_due_in().is_zero() {
-            self.has_failed = hold.renew().is_err();
-        }
-    }
 }
 
 struct Supervisor<'a> {
@@ -155,7 +129,6 @@ impl Supervisor<'_> {
     /// earlier, because the caller then releases the hold. The command is reaped after that: a PID that
     /// is gone, on record, would let other programs remove the file before we do.
     fn wait(&mut self, queue: &SignalQueue) {
-        let mut next_check = Instant::now() + CHECK_INTERVAL;
         let mut is_long_run = false;
         loop {
             let how_ended = self.child.how_ended().unwrap_or_else(|_| {
@@ -169,15 +142,14 @@ impl Supervisor<'_> {
             if self.has_work_ended(how_ended.is_some()) {
                 return;
             }
-            let pause = self.pause_until(next_check);
-            match queue.next(Some(pause)) {
+            match queue.next(Some(self.pause())) {
                 Ok(Some(received)) => self.receive(received, queue),
                 Ok(None) => {}
                 // Lack of memory, for example. Keep supervising.
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
-            let now = Instant::now();
-            if self.deadline.take_if(|deadline| now >= *deadline).is_some() {
+            let is_over = |deadline: &mut Instant| Instant::now() >= *deadline;
+            if self.deadline.take_if(is_over).is_some() {
                 // Not if it has ended meanwhile: then its exit code counts.
                 if !matches!(self.child.how_ended(), Ok(Some(_))) {
                     self.end_work(Cause::TimeLimit);
@@ -186,10 +158,8 @@ impl Supervisor<'_> {
             // The keeper of a lease tells by a signal.
             let is_over = !self.is_lost && self.hold.lost_in().is_some_and(|left| left.is_zero());
             let is_told = is_over || (self.hold.is_broken() && self.forced.is_none());
-            if now >= next_check || is_told {
-                self.heartbeat.has_failed = false;
+            if self.heartbeat.is_check_due(is_told) {
                 self.check();
-                next_check = now + CHECK_INTERVAL;
                 if !std::mem::replace(&mut is_long_run, true) {
                     drop_code_pages();
                 }
@@ -200,20 +170,20 @@ impl Supervisor<'_> {
         }
     }
 
-    fn pause_until(&self, next_check: Instant) -> Duration {
-        let now = Instant::now();
-        let mut pause = if self.is_lost {
-            next_check.saturating_duration_since(now)
+    fn pause(&self) -> Duration {
+        let heartbeat = if self.is_lost {
+            self.heartbeat.until_check()
         } else {
-            self.heartbeat.pause_until(&self.hold, next_check)
+            self.heartbeat.pause(&self.hold)
         };
-        if let Some(deadline) = self.deadline {
-            pause = pause.min(deadline.saturating_duration_since(now));
-        }
-        if self.forced.is_some() {
-            pause = pause.min(ENDING_INTERVAL);
-        }
-        pause
+        let limit = self
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let ending = self.forced.as_ref().map(|_| ENDING_INTERVAL);
+        limit
+            .into_iter()
+            .chain(ending)
+            .fold(heartbeat, Duration::min)
     }
 
     /// Returns whether nothing is left to wait for. Sends the signals that are due.
@@ -374,12 +344,13 @@ impl Supervisor<'_> {
             }
         }
         // Of a store that may be out of reach nothing is asked: there is no time for it.
-        let is_told = !self.session.store.is_remote() && !self.session.global.json;
-        if is_told && let Some(now) = self.now() {
-            output::eprint(&format!("  now: {}", describe_holder(&now, local)));
+        if self.session.store.is_remote() || self.session.global.json {
+            return;
         }
-        if is_told && let Some(fate) = self.fate() {
-            output::eprint(&format!("  {fate}"));
+        let now = self.now();
+        let now = now.map(|now| format!("now: {}", describe_holder(&now, local)));
+        for line in now.into_iter().chain(self.fate()) {
+            output::eprint(&format!("  {line}"));
         }
     }
 
@@ -398,23 +369,26 @@ impl Supervisor<'_> {
         }
     }
 
+    fn lock(&self) -> Option<Lock> {
+        let name = LockName::new(&self.hold.record().name).ok()?;
+        self.session.lock(name).ok()
+    }
+
     /// How the hold was lost, if that is known.
     fn fate(&self) -> Option<String> {
-        let name = &self.hold.record().name;
-        let lock = self.session.lock(LockName::new(name).ok()?).ok()?;
-        let fate = lock.fate(self.hold.number());
-        let (text, is_known) = describe::fate(&words::quoted(name), self.hold.number(), &fate)?;
+        let name = words::quoted(&self.hold.record().name);
+        let fate = self.lock()?.fate(self.hold.number());
+        let (text, is_known) = describe::fate(&name, self.hold.number(), &fate)?;
         is_known.then_some(text)
     }
 
     /// The lock as it is now; of several holds our own, if it is still there.
     fn now(&self) -> Option<Status> {
-        let name = LockName::new(&self.hold.record().name).ok()?;
-        let status = self.session.lock(name).ok()?.inspect(None).ok()?;
+        let status = self.lock()?.inspect(None).ok()?;
         Some(status.clone().of_hold(self.hold.number()).unwrap_or(status))
     }
 
-    fn finish(self, queue: &SignalQueue) -> Printed {
+    fn finish(mut self, queue: &SignalQueue) -> Printed {
         let name = words::quoted(&self.hold.record().name);
         if self.forced.is_none() {
             let_work_go();
@@ -424,34 +398,23 @@ impl Supervisor<'_> {
         let now = session.global.json.then(|| self.now()).flatten();
         let warnings = self.hold.warnings().iter();
         let mut warnings: Vec<String> = warnings.map(words::error_chain).collect();
-        let number = self.hold.number();
-        let displaced = displaced(self.hold.displaced());
         let cause = self.forced.as_ref().map(|(cause, _)| *cause);
         let ended_text = cause.map(|cause| self.end_text(cause));
         let is_broken = cause == Some(Cause::Broken);
-        let mut child = self.child;
         // Otherwise it is reaped after the release: see `wait`.
-        let mut hold = self.hold;
-        let is_to_be_kept = hold.record().hold_at_least_ms.is_some() && !is_broken;
-        let early = is_to_be_kept.then(|| child.wait());
+        let is_to_be_kept = self.hold.record().hold_at_least_ms.is_some() && !is_broken;
+        let early = is_to_be_kept.then(|| self.child.wait());
         let known = early.as_ref().map(|status| status.as_ref().ok().copied());
-        let mut keeping = Keeping {
-            session,
-            queue,
-            name: &name,
-            until: is_to_be_kept.then(|| hold.record().held_until()).flatten(),
-            failed_first: None,
-            has_said: false,
-        };
-        let released = hold.give_back(known.map(command_end), &mut |error| keeping.goes_on(error));
+        let mut goes_on = tries_to_keep(session, queue, &name, self.hold.record().held_until());
+        let released = self.hold.give_back(known.map(command_end), &mut goes_on);
         let mut was_lost = self.is_lost || is_broken;
         let mut loss = String::new();
         if was_lost {
-            loss = loss_text(&hold, WHILE_RUNNING);
+            loss = loss_text(&self.hold, WHILE_RUNNING);
         } else {
             match &released {
-                Ok(ReleaseOutcome::Lost) => loss = loss_text(&hold, WHILE_RUNNING),
-                Ok(how) if session.global.verbose => say_released(session, &name, &hold, *how),
+                Ok(ReleaseOutcome::Lost) => loss = loss_text(&self.hold, WHILE_RUNNING),
+                Ok(how) if session.global.verbose => say_released(session, &name, &self.hold, *how),
                 Ok(_) => {}
                 // Others may have it before the time that was asked for.
                 Err(error) if is_to_be_kept => {
@@ -465,7 +428,7 @@ impl Supervisor<'_> {
                 output::say(session, &loss);
             }
         }
-        let status = early.unwrap_or_else(|| child.wait());
+        let status = early.unwrap_or_else(|| self.child.wait());
         let status = status.inspect_err(|error| {
             let cause = words::cause_text(error);
             warnings.push(format!("cannot read the exit code of the command: {cause}"));
@@ -473,40 +436,44 @@ impl Supervisor<'_> {
         let status = status.ok();
         if session.history {
             let end = command_end(status);
-            let noted = hold.note_end(result_of(cause, was_lost, end), Some(end));
+            let noted = self
+                .hold
+                .note_end(result_of(cause, was_lost, end), Some(end));
             warnings.extend(noted.as_ref().map(words::error_chain));
         }
         let command_exit = exit_of(status);
-        let mut outcome = if was_lost && (is_broken || self.typed.on_lost == OnLost::Term) {
-            let text = ended_text.filter(|_| is_broken).unwrap_or(loss);
-            Outcome::refused(Refusal::LOST, text)
-        } else if cause == Some(Cause::CallerExited) {
-            Outcome::refused(Refusal::CALLER_EXITED, ended_text.unwrap_or_default())
-        } else if cause == Some(Cause::TimeLimit) {
-            let limit = self.typed.time_limit.unwrap_or_default().as_secs_f64();
-            let details = json!({ "time_limit_seconds": limit });
-            let text = ended_text.unwrap_or_default();
-            Outcome::refused(Refusal::TIME_LIMIT, text).details(details)
+        let refusal = match cause {
+            _ if was_lost && (is_broken || self.typed.on_lost == OnLost::Term) => {
+                Some(Refusal::LOST)
+            }
+            Some(Cause::CallerExited) => Some(Refusal::CALLER_EXITED),
+            Some(Cause::TimeLimit) => Some(Refusal::TIME_LIMIT),
+            _ => None,
+        };
+        let ended_text = ended_text.filter(|_| is_broken || refusal != Some(Refusal::LOST));
+        let mut outcome = if let Some(refusal) = refusal {
+            Outcome::refused(refusal, ended_text.unwrap_or(loss))
         } else {
             let text = format!("{name}: the command {}", status_text(status));
             Outcome::new(command_exit, word_of(was_lost, &released), text)
         };
+        if refusal == Some(Refusal::TIME_LIMIT) {
+            let limit = self.typed.time_limit.unwrap_or_default().as_secs_f64();
+            outcome = outcome.details(json!({ "time_limit_seconds": limit }));
+        }
         // What was printed when the work began to be ended is not printed again.
         if !session.global.json {
             outcome.failure = None;
         }
         outcome.warnings = warnings;
-        outcome.hold = Some(number);
-        outcome.displaced = displaced;
+        outcome.hold = Some(self.hold.number());
+        outcome.displaced = displaced(self.hold.displaced());
         let wide = status.filter(|status| is_wide(*status));
         let code = wide.and_then(|status| status.code());
         outcome.command_exit_code = code.or(Some(command_exit.code().into()));
         outcome.lock = now.map(Box::new);
-        let killed_by = status.and_then(signal::terminating_signal);
-        let is_ours = matches!(cause, Some(Cause::TimeLimit | Cause::CallerExited));
-        let has_own_code = !was_lost && !is_ours;
-        let is_interrupted = self.interrupted && killed_by == Some(SIGINT);
-        if !has_own_code || !(is_interrupted || wide.is_some()) {
+        let is_interrupted = self.interrupted && command_exit == Exit::Signal(SIGINT);
+        if was_lost || refusal.is_some() || !(is_interrupted || wide.is_some()) {
             return outcome.into();
         }
         let _ = output::print_outcome(session, &outcome);
@@ -533,34 +500,27 @@ pub(crate) fn loss_text(hold: &Hold, while_what: &str) -> String {
     format!("lost lock {name} while {while_what}{why}")
 }
 
-/// A lock that is to be kept when its command has ended.
-struct Keeping<'a> {
-    session: &'a Session,
-    queue: &'a SignalQueue,
-    name: &'a str,
+/// Called while a lock cannot be kept whose command has ended: until a signal ends this program, that is tried again.
+fn tries_to_keep(
+    session: &Session,
+    queue: &SignalQueue,
+    name: &str,
     until: Option<DateTime<Utc>>,
-    failed_first: Option<Instant>,
-    has_said: bool,
-}
-
-impl Keeping<'_> {
-    /// It could not be kept yet. Until a signal ends this program, that is tried again.
-    #[cold]
-    #[inline(never)]
-    fn goes_on(&mut self, error: &onehold::Error) -> bool {
-        let since = *self.failed_first.get_or_insert_with(Instant::now);
-        if since.elapsed() >= CHECK_INTERVAL && !std::mem::replace(&mut self.has_said, true) {
-            let (name, cause) = (self.name, words::error_chain(error));
-            let until = self
-                .until
-                .map(|until| format!("; trying until {}", local(until)));
+) -> impl FnMut(&onehold::Error) -> bool {
+    let mut failed_first = None;
+    let mut has_said = false;
+    move |error| {
+        let since = *failed_first.get_or_insert_with(Instant::now);
+        if since.elapsed() >= CHECK_INTERVAL && !std::mem::replace(&mut has_said, true) {
+            let cause = words::error_chain(error);
+            let until = until.map(|until| format!("; trying until {}", local(until)));
             let until = until.unwrap_or_default();
             output::say(
-                self.session,
+                session,
                 &format!("cannot keep {name} locked yet: {cause}{until}"),
             );
         }
-        !self.queue.is_ending()
+        !queue.is_ending()
     }
 }
 

@@ -6,7 +6,9 @@ use onehold::command_line::drop_code_pages;
 use onehold::command_line::signal::SignalQueue;
 use onehold::record::Kind;
 use onehold::status::{Evidence, Reason, Revision};
-use onehold::{Attempt, Blocked, Format, Hold, Lock, LockName, Mode, Options, State, Status, Wait};
+use onehold::{
+    Attempt, Blocked, Format, Hold, Lock, LockName, Mode, Options, RunOptions, State, Status, Wait,
+};
 use serde_json::{Value, json};
 
 use crate::arguments::args::{self, OnZombie, WaitLimit};
@@ -78,6 +80,18 @@ pub(crate) fn refuse_exit_code_0(
     let verb = session.verb;
     let text = format!("{verb} -E 0: the {caller} would go on without the lock");
     Err(args::UsageError(text))
+}
+
+/// Refuses to take what cannot be taken away.
+pub(crate) fn refuse_force_of_flock(
+    lock: &Lock,
+    typed: &args::HoldArgs,
+) -> Result<(), args::UsageError> {
+    if lock.format() != Format::Flock || !typed.force {
+        return Ok(());
+    }
+    let text = "flock format: --force is not supported: a kernel lock cannot be taken away";
+    Err(args::UsageError(text.to_owned()))
 }
 
 /// Whether taking the lock may block. A signal then ends the program.
@@ -166,6 +180,23 @@ pub(crate) fn acquire_with_prompts<T>(
     }
 }
 
+/// Takes the lock for `run` or `hold`, whose command is `words`. Else the outcome of the refusal.
+pub(crate) fn hold_with_prompts(
+    session: &Session,
+    typed: &args::HoldArgs,
+    lock: &Lock,
+    on_wait: Option<OnWait<'_>>,
+    run: RunOptions,
+    words: &[String],
+) -> anyhow::Result<Result<Hold, Outcome>> {
+    let attempt = acquire_with_prompts(session, typed, lock, on_wait, |options, wait| {
+        let options = options.clone().command(words.to_vec());
+        lock.hold_for_command(&options, run, wait)
+    })?;
+    let refused = |blocked| refused(session, typed, lock, blocked);
+    Ok(attempt.into_result().map_err(refused))
+}
+
 fn wait<'a>(
     session: &'a Session,
     limit: Option<WaitLimit>,
@@ -196,7 +227,7 @@ fn wait<'a>(
     if is_remote {
         // What has been sent would be there until its lease ends.
         report_cancel(session, Then::GivesUp);
-        wait = wait.until_canceled(cancel::given_up());
+        wait = wait.until_canceled(&cancel::IS_GIVEN_UP);
     }
     if !is_remote && limit.is_some_and(is_long) {
         wait = wait.on_wait(LONG, |status| progress.tell_late(session, status));
