@@ -9,20 +9,17 @@ use onehold::{Attempt, Format, Holder, Mode, PendingHold, Status};
 use crate::arguments::args;
 use crate::configuration::session::Session;
 use crate::messages::describe::{self, describe_holder, is_held, local};
-use crate::messages::exit::Exit;
-use crate::messages::outcome::{CommandResult, Outcome, Printed, displaced};
+use crate::messages::{CommandResult, Exit, Outcome, Printed, displaced};
 use crate::output;
 use crate::supervising::cancel;
-use crate::taking::acquiring::{
-    acquire_with_prompts, displaced_text, give_back_untold, refuse_exit_code_0, refused,
-    wait_for_displaced,
-};
+use crate::taking::Taking;
+use crate::taking::acquiring::{displaced_text, give_back_untold, wait_for_displaced};
 use crate::words;
 
 #[inline(never)]
 pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult {
-    refuse_exit_code_0(session, &typed.hold)?;
     let lock = session.named_locks(typed.names)?;
+    let taking = Taking::new(session, &typed.hold, &lock)?;
     let holder = match (typed.pid, typed.hold.ttl) {
         (Some(pid), _) => Holder::process(pid)?,
         (None, Some(_)) if lock.format() == Format::Native => Holder::Lease,
@@ -32,9 +29,7 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
     // A TTL of the profile is that of its program.
     let asks_for_lease =
         typed.pid.is_none() && typed.hold.ttl.is_some() && !typed.hold.ttl_is_default;
-    let attempt = acquire_with_prompts(session, &typed.hold, &lock, None, |options, wait| {
-        lock.acquire(options, holder, wait)
-    })?;
+    let attempt = taking.take(None, |options, wait| lock.acquire(options, holder, wait))?;
     match attempt {
         Attempt::Held(pending) => {
             let is_no_lease = asks_for_lease && !matches!(holder, Holder::Lease);
@@ -43,8 +38,8 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
         Attempt::Mine(status) => Ok(already_held(session, status).into()),
         Attempt::Blocked(blocked) => {
             let is_its_own = typed.pid.is_some() && is_held_by(&blocked.status, holder);
-            let hint = is_its_own.then(|| own_hold_hint(session, &lock, &blocked.status));
-            let mut outcome = refused(session, &typed.hold, &lock, blocked);
+            let hint = is_its_own.then(|| own_hold_hint(taking, &blocked.status));
+            let mut outcome = taking.refused(blocked);
             if let (Some(hint), Some(last)) = (hint, outcome.notes.last_mut()) {
                 // No wait ends it.
                 *last = hint;
@@ -55,15 +50,14 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
 }
 
 /// What to do about a hold of the process that was named.
-fn own_hold_hint(session: &Session, lock: &onehold::Lock, status: &Status) -> String {
+fn own_hold_hint(taking: Taking<'_>, status: &Status) -> String {
     let record = status.record.as_ref();
-    let is_named = lock.names().any(|name| name.as_str() == status.name);
     let is_acquired = record.is_some_and(|record| record.kind == Kind::Process);
     let owner = record.and_then(|record| record.owner.as_deref());
-    let asked_for = session.caller.owner.as_deref();
+    let asked_for = taking.session.caller.owner.as_deref();
     let is_other = asked_for.is_some() && asked_for != owner;
     match owner {
-        _ if !(is_named && is_held(status) && is_acquired && is_other) => format!(
+        _ if !(taking.is_named(status) && is_held(status) && is_acquired && is_other) => format!(
             "  that process holds it itself: release that hold first, with its {}",
             output::proof(status)
         ),

@@ -15,9 +15,7 @@ use crate::configuration::session::Session;
 use crate::messages::describe::{
     self, describe_holder, describe_past_holder, is_held, is_run, local,
 };
-use crate::messages::exit::Exit;
-use crate::messages::outcome::{CommandResult, Outcome};
-use crate::messages::refusal::Refusal;
+use crate::messages::{CommandResult, Exit, Outcome, Refusal};
 use crate::output;
 use crate::output::suggested::{about_file, command_line};
 use crate::supervising::cancel;

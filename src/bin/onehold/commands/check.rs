@@ -1,13 +1,12 @@
 //! `check`: show the holder of a lock and verify it.
 
 use onehold::{LockName, State, Status};
+use serde_json::json;
 
 use crate::arguments::args;
 use crate::configuration::session::Session;
 use crate::messages::describe::{self, describe_holder, describe_obstacle, local};
-use crate::messages::exit::Exit;
-use crate::messages::outcome::{CommandResult, Outcome};
-use crate::messages::refusal::Refusal;
+use crate::messages::{CommandResult, Exit, Outcome, Refusal};
 use crate::output::failure::hint_about_file;
 use crate::output::report::profile_values;
 use crate::output::suggested::about_file;
@@ -22,11 +21,8 @@ const RUNS_UNDER: &str = "runs_under";
 #[inline(never)]
 pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
-    let is_mine = if typed.mine {
-        Some(lock.is_run_under(&session.caller)?)
-    } else {
-        None
-    };
+    let is_mine = typed.mine.then(|| lock.is_run_under(&session.caller));
+    let is_mine = is_mine.transpose()?;
     // Whatever would keep `acquire` from taking the lock: its holder, a parent's, a child's, a waiter.
     let mode = args::mode(typed.shared, typed.slots);
     let options = basic_options(session, mode, typed.max_age);
@@ -40,13 +36,13 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         State::Overdue | State::Zombie => (Exit::Zombie, "zombie-detected"),
         State::NotALock => (Exit::Failed, "failure"),
     };
-    let exit = match (typed.available, exit) {
-        (_, exit @ Exit::Failed) => exit,
-        _ if is_mine == Some(true) => Exit::Done,
-        _ if is_mine == Some(false) => Exit::NotYours,
-        (false, exit) => exit,
-        (true, _) if status.is_takeable() => Exit::Done,
-        (true, _) => Exit::Locked,
+    let exit = match is_mine {
+        _ if exit == Exit::Failed => exit,
+        Some(true) => Exit::Done,
+        Some(false) => Exit::NotYours,
+        None if !typed.available => exit,
+        None if status.is_takeable() => Exit::Done,
+        None => Exit::Locked,
     };
     // A script asks that about itself, and its output is not for that.
     let is_quiet = session.global.quiet || (typed.mine && !session.global.verbose);
@@ -72,15 +68,10 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         });
         lines.extend(whole_block(&status, session.global.verbose));
         for other in &status.others {
-            let text = describe_holder(other, local);
-            lines.push(format!("  {}", paint(other, &text)));
-            if session.global.verbose {
-                lines.extend(
-                    whole_block(other, true)
-                        .iter()
-                        .map(|line| format!("  {line}")),
-                );
-            }
+            let text = paint(other, &describe_holder(other, local));
+            let below = session.global.verbose.then(|| whole_block(other, true));
+            let all = std::iter::once(text).chain(below.into_iter().flatten());
+            lines.extend(all.map(|line| format!("  {line}")));
         }
         if status.verdict.state == State::Zombie {
             lines.push(next_step(session, &status, None));
@@ -96,11 +87,9 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         outcome = outcome.data(lines.join("\n"));
     }
     if let Some(is_mine) = is_mine {
-        let object = outcome.more.as_object_mut();
-        match object {
-            Some(keys) => drop(keys.insert(RUNS_UNDER.to_owned(), is_mine.into())),
-            None => outcome.more = serde_json::json!({ RUNS_UNDER: is_mine }),
-        }
+        let mut more = outcome.more.as_object().cloned().unwrap_or_default();
+        more.insert(RUNS_UNDER.to_owned(), is_mine.into());
+        outcome.more = more.into();
     }
     Ok(outcome.lock(Box::new(status)).into())
 }
@@ -116,17 +105,14 @@ fn store_facts(lock: &onehold::Lock, status: &Status, outcome: &mut Outcome) -> 
     let (member, version) = (words::escape(&facts.member), words::escape(version));
     let revision = facts.revision;
     let member = format!("  member: {member}, etcd {version}, revision {revision}");
-    let mut lines = vec![member];
-    if facts.modified != 0 {
-        lines.push(format!("  written at revision: {}", facts.modified));
-    }
-    if let Some(left) = facts.lease_left {
-        let left = words::span(left);
-        lines.push(format!(
-            "  its lease lasts {left} without another keepalive"
-        ));
-    }
-    lines
+    let written = Some(facts.modified).filter(|revision| *revision != 0);
+    let written = written.map(|revision| format!("  written at revision: {revision}"));
+    let lease = facts.lease_left.map(words::span);
+    let lease = lease.map(|left| format!("  its lease lasts {left} without another keepalive"));
+    [Some(member), written, lease]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// What an operator asks: the processes of the hold, and what has happened to the lock before.
@@ -161,10 +147,6 @@ fn inspected(
         let described = events.iter().map(describe::event);
         lines.extend(described.map(|line| format!("    {line}")));
     }
-    outcome.more = serde_json::json!({
-        "processes": all_processes,
-        "journal": events,
-        "kept_places": kept,
-    });
+    outcome.more = json!({ "processes": all_processes, "journal": events, "kept_places": kept });
     Ok(lines)
 }

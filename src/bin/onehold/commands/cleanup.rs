@@ -7,8 +7,7 @@ use onehold::{Error, Lock, State, Status};
 use crate::arguments::args;
 use crate::configuration::session::Session;
 use crate::messages::describe::{self, describe_holder, local};
-use crate::messages::exit::Exit;
-use crate::messages::outcome::{CommandResult, Outcome};
+use crate::messages::{CommandResult, Exit, Outcome};
 use crate::output::only_remover;
 use crate::output::suggested::{command_line, store_command};
 use crate::words;
@@ -17,50 +16,47 @@ use crate::words;
 pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult {
     let names = session.chosen(&typed.names);
     let (mut without, mut left_there) = (Vec::new(), Vec::new());
-    let cleanup = if names.is_empty() {
-        session.store.cleanup(typed.dry_run, typed.max_age)?
-    } else {
-        let mut all = Cleanup::default();
-        if session.store.is_remote() && names.len() > 1 {
-            // What is dead is removed once this process has known that for some time, which begins now for all.
-            for name in names {
-                session.lock(name.clone())?.inspect(typed.max_age)?;
-            }
-        }
+    let mut cleanup = Cleanup::default();
+    if names.is_empty() {
+        cleanup = session.store.cleanup(typed.dry_run, typed.max_age)?;
+    } else if session.store.is_remote() && names.len() > 1 {
+        // What is dead is removed once this process has known that for some time, which begins now for all.
         for name in names {
-            let lock = session.lock(name.clone())?;
-            let mut one = lock.cleanup(typed.dry_run, typed.max_age)?;
-            let is_no_lock = |error: &mut Error| matches!(error, Error::NotALock { .. });
-            if let Some(error) = one.errors.pop_if(is_no_lock) {
-                match damaged(session, &lock)? {
-                    Some(text) if text.is_empty() => {}
-                    Some(text) => left_there.push(text),
-                    // As the other verbs say it that are given one name.
-                    None if names.len() == 1 => return Err(error.into()),
-                    None => one.errors.push(error),
-                }
-            } else if one.removed.is_empty() && one.left.is_empty() && one.errors.is_empty() {
-                let name = words::quoted(name.as_str());
-                without.push(format!("onehold: {name}: nothing to remove"));
-            }
-            all.removed.extend(one.removed);
-            all.left.extend(one.left);
-            all.errors.extend(one.errors);
-            all.warnings.extend(one.warnings);
+            session.lock(name.clone())?.inspect(typed.max_age)?;
         }
-        all
-    };
+    }
+    for name in names {
+        let lock = session.lock(name.clone())?;
+        let mut one = lock.cleanup(typed.dry_run, typed.max_age)?;
+        let is_no_lock = |error: &mut Error| matches!(error, Error::NotALock { .. });
+        if let Some(error) = one.errors.pop_if(is_no_lock) {
+            match damaged(session, &lock)? {
+                Some(text) if text.is_empty() => {}
+                Some(text) => left_there.push(text),
+                // As the other verbs say it that are given one name.
+                None if names.len() == 1 => return Err(error.into()),
+                None => one.errors.push(error),
+            }
+        } else if one.removed.is_empty() && one.left.is_empty() && one.errors.is_empty() {
+            let name = words::quoted(name.as_str());
+            without.push(format!("onehold: {name}: nothing to remove"));
+        }
+        cleanup.removed.extend(one.removed);
+        cleanup.left.extend(one.left);
+        cleanup.errors.extend(one.errors);
+        cleanup.warnings.extend(one.warnings);
+    }
     let count = cleanup.removed.len();
-    let (word, done) = if typed.dry_run {
-        ("zombie-detected", "would remove")
+    let done = if typed.dry_run {
+        "would remove"
     } else {
-        ("cleaned", "removed")
+        "removed"
     };
-    let has_failed = !cleanup.errors.is_empty();
     let word = match count {
-        0 if has_failed => "failure",
-        0 => "clean",
-        _ => word,
+        0 if cleanup.errors.is_empty() => "clean",
+        0 => "failure",
+        _ if typed.dry_run => "zombie-detected",
+        _ => "cleaned",
     };
     let is_remote = session.store.is_remote();
     let counted = words::counted(count, if is_remote { "record" } else { "lock file" });

@@ -7,8 +7,7 @@ use toml::Value as Toml;
 
 use crate::configuration::session::{Session, StoreSource};
 use crate::configuration::sources::{self, Source, Sourced, Values, lines, quoted_key};
-use crate::messages::exit::Exit;
-use crate::messages::outcome::{CommandResult, Outcome};
+use crate::messages::{CommandResult, Exit, Outcome};
 use crate::output::report::escape_json;
 use crate::words;
 
@@ -63,8 +62,7 @@ fn put_store(session: &Session, settings: &mut Values) {
         let found = settings.remove(key);
         found.map_or(Source::DEFAULT, |found| found.source)
     };
-    let configured = by_key("dir");
-    let project = by_key("project-dir");
+    let (configured, project) = (by_key("dir"), by_key("project-dir"));
     let text = |path: &Path| match std::path::absolute(path) {
         Ok(absolute) if !session.store.is_remote() => absolute.to_string_lossy().into_owned(),
         _ => path.to_string_lossy().into_owned(),
@@ -129,13 +127,10 @@ fn section(values: &Values) -> Vec<String> {
 }
 
 fn source_text(key: &str, sourced: &Sourced) -> String {
-    let Source {
-        name,
-        line,
-        of_machine,
-    } = &sourced.source;
-    let text = match line {
-        Some(line) if *of_machine => format!("line {line}, [{name}] of the machine"),
+    let source = &sourced.source;
+    let name = &source.name;
+    let text = match source.line {
+        Some(line) if source.of_machine => format!("line {line}, [{name}] of the machine"),
         Some(line) => format!("line {line}, [{name}]"),
         None if *name == Source::BUILT_IN.name => "built-in profile".to_owned(),
         None => name.to_string(),
@@ -144,27 +139,29 @@ fn source_text(key: &str, sourced: &Sourced) -> String {
         return text;
     }
     let names = match &sourced.value {
-        toml::Value::Array(names) => names.as_slice(),
+        Toml::Array(names) => names.as_slice(),
         one => std::slice::from_ref(one),
     };
-    let mut names = names.iter().filter_map(toml::Value::as_str);
+    let mut set = names.iter().filter_map(Toml::as_str);
     let is_set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
-    match names.clone().find(is_set) {
-        Some(set) if names.nth(1).is_some() => format!("{text}; {set} is set"),
-        Some(_) => format!("{text}; the variable is set"),
-        None if names.nth(1).is_some() => format!("{text}; none of the variables is set"),
-        None => format!("{text}; the variable is not set"),
+    match (names.len(), set.find(is_set)) {
+        (0 | 1, Some(_)) => format!("{text}; the variable is set"),
+        (0 | 1, None) => format!("{text}; the variable is not set"),
+        (_, Some(set)) => format!("{text}; {set} is set"),
+        (_, None) => format!("{text}; none of the variables is set"),
     }
 }
 
 fn objects(values: &Values) -> Vec<Value> {
     let object = |(key, sourced): (&String, &Sourced)| {
-        let Source {
-            name,
-            line,
-            of_machine,
-        } = &sourced.source;
-        json!({ "key": key, "value": sourced.value, "source": name, "line": line, "of_machine": of_machine })
+        let Sourced { value, source } = sourced;
+        json!({
+            "key": key,
+            "value": value,
+            "source": source.name,
+            "line": source.line,
+            "of_machine": source.of_machine,
+        })
     };
     values.iter().map(object).collect()
 }

@@ -18,18 +18,15 @@ use serde_json::Value;
 
 use crate::arguments::args::{HoldUntilEnd, OnZombie, UsageError};
 use crate::configuration::session::Session;
-use crate::messages::exit::Exit;
-use crate::messages::outcome::{CommandResult, Printed, displaced};
+use crate::messages::{CommandResult, Exit, Printed, displaced};
 use crate::output;
 use crate::output::report::{escape_json, lock_value};
 use crate::supervising::cancel::{self, SIGINT, Then};
 use crate::supervising::die_with::{self, in_thread};
 use crate::supervising::heartbeat::Heartbeat;
 use crate::supervising::supervise::{self, CHECK_INTERVAL, SIGHUP, SIGQUIT, SIGTERM, loss_text};
-use crate::taking::acquiring::{
-    OnWait, give_back_untold, hold_with_prompts, is_inside_all, may_block, refuse_exit_code_0,
-    refuse_force_of_flock, report_acquired,
-};
+use crate::taking::Taking;
+use crate::taking::acquiring::give_back_untold;
 use crate::taking::progress;
 use crate::taking::prompt::report_cancel;
 use crate::words;
@@ -60,14 +57,13 @@ impl End {
 
 #[inline(never)]
 pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
-    refuse_exit_code_0(session, &typed.hold)?;
     if stdin_was_closed() {
         bail!(UsageError(
             "stdin is closed: the lock is held as long as it is open".to_owned()
         ));
     }
     let lock = session.named_locks(typed.names)?;
-    refuse_force_of_flock(&lock, &typed.hold)?;
+    let taking = Taking::new(session, &typed.hold, &lock)?;
     let die_with = die_with::find(typed.die_with)?;
     let (end, ends) = mpsc::channel();
     if let Some(process) = die_with {
@@ -80,10 +76,10 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
             }
         })?;
     }
-    if typed.reentrant && is_inside_all(session, &lock, &typed.hold)? {
+    if typed.reentrant && taking.is_inside_all()? {
         return enclosed(session, &lock, &end, &ends);
     }
-    let is_immediate = !may_block(&lock, &typed.hold);
+    let is_immediate = !taking.may_block();
     let queue = is_immediate.then(supervise::queue).transpose()?;
     let run = RunOptions::new().supervised(true).without_command();
     // Watched only while waiting or holding: so a free lock is taken even if stdin is at its end.
@@ -108,14 +104,12 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     };
     // Not std::env::args_os: the program that is shipped begins without the runtime that fills it.
     let own = command_line_of(Pid::of_self());
-    let on_wait: OnWait<'_> = &begins_to_wait;
-    let held = hold_with_prompts(session, &typed.hold, &lock, Some(on_wait), run, &own)?;
-    let hold = match held {
+    let hold = match taking.hold(Some(&begins_to_wait), run, &own)? {
         Ok(hold) => hold,
         Err(outcome) => return Ok(outcome.into()),
     };
     let queue = queue.map_or_else(supervise::queue, Ok)?;
-    report_acquired(session, &lock, &hold, Some(&queue));
+    taking.report_acquired(&hold, Some(&queue));
     if let Some(signal) = cancel::signal_so_far() {
         cancel::give_back(hold);
         return Ok(Printed::by_signal(signal));

@@ -5,8 +5,7 @@ use serde_json::json;
 
 use crate::configuration::session::Session;
 use crate::messages::describe::{describe_holder, local};
-use crate::messages::outcome::Outcome;
-use crate::messages::refusal::Refusal;
+use crate::messages::{Outcome, Refusal};
 use crate::output::report::profile_values;
 use crate::output::{block, next_step, store_line};
 

@@ -7,8 +7,7 @@ use crate::commands::break_lock::break_lock;
 use crate::commands::not_yours::not_yours;
 use crate::configuration::session::Session;
 use crate::messages::describe;
-use crate::messages::exit::Exit;
-use crate::messages::outcome::{CommandResult, Outcome};
+use crate::messages::{CommandResult, Exit, Outcome};
 use crate::output::suggested::about_file;
 use crate::words;
 

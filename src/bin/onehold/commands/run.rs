@@ -12,16 +12,14 @@ use sha2::{Digest, Sha256};
 
 use crate::arguments::args::{self, UsageError};
 use crate::configuration::session::{HOLDS, Session};
-use crate::messages::outcome::{CommandResult, Printed};
+use crate::messages::{CommandResult, Printed};
 use crate::output;
 use crate::supervising::cancel::{self, Then};
 use crate::supervising::die_with;
 #[cfg(all(feature = "etcd", target_os = "linux"))]
 use crate::supervising::keeper;
 use crate::supervising::supervise;
-use crate::taking::acquiring::{
-    hold_with_prompts, is_inside_all, may_block, refuse_force_of_flock, report_acquired,
-};
+use crate::taking::Taking;
 use crate::taking::prompt::report_cancel;
 use crate::words;
 
@@ -35,10 +33,10 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         names.push(derived_name(session, program, arguments)?);
     }
     let lock = session.named_locks(names)?;
-    refuse_force_of_flock(&lock, &typed.hold)?;
+    let taking = Taking::new(session, &typed.hold, &lock)?;
     let mut command = Command::new(program);
     command.args(arguments);
-    if typed.reentrant && is_inside_all(session, &lock, &typed.hold)? {
+    if typed.reentrant && taking.is_inside_all()? {
         let status =
             replace_process(&mut command).map_err(|source| spawn_error(program, source))?;
         pass_on_wide_code(status);
@@ -62,7 +60,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         .hold_at_least(typed.hold_at_least.filter(|least| !least.is_zero()));
     // Signals are queued for the supervisor from here on. A call that may wait or ask queues them
     // later, because until then a signal must be able to end it.
-    let queue = if may_block(&lock, &typed.hold) || typed.exec {
+    let queue = if taking.may_block() || typed.exec {
         // A queue does this, too.
         let _ = ignore_file_size_signal();
         None
@@ -82,8 +80,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let words: Vec<_> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let held = hold_with_prompts(session, &typed.hold, &lock, None, run_options, &words)?;
-    let hold = match held {
+    let hold = match taking.hold(None, run_options, &words)? {
         Ok(hold) => hold,
         Err(mut outcome) => {
             if is_derived {
@@ -99,12 +96,12 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         ));
     }
     if typed.exec {
-        report_acquired(session, &lock, &hold, None);
+        taking.report_acquired(&hold, None);
         return replaced_by(command, hold);
     }
     // Queue signals before anything else, so that none is lost.
     let queue = queue.map_or_else(supervise::queue, Ok)?;
-    report_acquired(session, &lock, &hold, Some(&queue));
+    taking.report_acquired(&hold, Some(&queue));
     let environment = hold.environment(std::env::var(HOLDS).ok().as_deref());
     let mut command = laid_out
         .map_or_else(|| lay_out(program, arguments), Ok)?

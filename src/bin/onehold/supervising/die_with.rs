@@ -7,8 +7,7 @@ use onehold::record::ProcessId;
 
 use crate::arguments::args::DieWith;
 use crate::messages::describe;
-use crate::messages::outcome::Outcome;
-use crate::messages::refusal::Refusal;
+use crate::messages::{Outcome, Refusal};
 
 /// The sentence about the process, once it has exited.
 static HAS_EXITED: OnceLock<String> = OnceLock::new();

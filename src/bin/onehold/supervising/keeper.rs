@@ -11,8 +11,7 @@ use anyhow::Context;
 
 use crate::arguments::args::OnLost;
 use crate::configuration::session::Session;
-use crate::messages::outcome::{Outcome, Printed};
-use crate::messages::refusal::Refusal;
+use crate::messages::{Outcome, Printed, Refusal};
 use crate::output;
 use crate::supervising::cancel::{SAME_EVENT, SIGINT};
 use crate::supervising::supervise::{self, SIGHUP, SIGTERM};

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use crate::arguments::args;
 use crate::configuration::session::Session;
 use crate::messages::describe::{self, local_with_date};
-use crate::messages::exit::Exit;
-use crate::messages::outcome::{CommandResult, Outcome};
-use crate::tables::table::plain;
+use crate::messages::{CommandResult, Exit, Outcome};
+use crate::tables::table::{plain, terminal_width};
 use crate::words;
 
 /// How many of the longest holders a summary names.
@@ -52,10 +51,16 @@ pub(crate) fn history(session: &Session, typed: &args::History) -> CommandResult
         (false, _) if holds.is_empty() => {}
         (false, true) => {
             let rows = summaries(&holds).into_iter().map(|summary| summary.cells());
-            outcome.data = Some(plain(SUMMARY_TITLES, rows, SUMMARY_NAME, LONGEST_HOLDS));
+            outcome.data = Some(plain(
+                SUMMARY_TITLES,
+                rows,
+                NAME_AND_HOLDS,
+                terminal_width(),
+            ));
         }
         (false, false) => {
-            outcome.data = Some(plain(TITLES, holds.iter().map(cells), NAME, WHO));
+            let rows = holds.iter().map(cells);
+            outcome.data = Some(plain(TITLES, rows, NAME_AND_WHO, terminal_width()));
         }
     }
     Ok(outcome.into())
@@ -81,8 +86,7 @@ fn has_failed(hold: &PastHold) -> bool {
 }
 
 const TITLES: [&str; 6] = ["WHEN", "NAME", "WHO", "WAITED", "HELD", "RESULT"];
-const NAME: usize = 1;
-const WHO: usize = 2;
+const NAME_AND_WHO: (usize, usize) = (1, 2);
 
 fn cells(hold: &PastHold) -> [String; 6] {
     [
@@ -150,8 +154,7 @@ const SUMMARY_TITLES: [&str; 6] = [
     "HELD p50/p90/max",
     "LONGEST",
 ];
-const SUMMARY_NAME: usize = 0;
-const LONGEST_HOLDS: usize = 5;
+const NAME_AND_HOLDS: (usize, usize) = (0, 5);
 
 /// The past holds of one lock.
 struct Summary<'a> {

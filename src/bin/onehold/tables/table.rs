@@ -24,20 +24,11 @@ pub(crate) fn terminal_width() -> Option<usize> {
 
 /// A table without colors, in which nothing is cut. If it is too wide for the terminal, cells of the column `wrapped`
 /// go on in the next line, and after a long cell of the column `name`, which comes before it, the rest of its row does.
+/// `width`: of the terminal, if there is one.
 pub(crate) fn plain<const N: usize>(
     titles: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
-    name: usize,
-    wrapped: usize,
-) -> String {
-    folded(titles, rows, name, wrapped, terminal_width())
-}
-
-fn folded<const N: usize>(
-    titles: [&str; N],
-    rows: impl Iterator<Item = [String; N]>,
-    name: usize,
-    wrapped: usize,
+    (name, wrapped): (usize, usize),
     width: Option<usize>,
 ) -> String {
     /// What the wrapped column keeps.
@@ -404,7 +395,7 @@ mod tests {
         let rows = ["db", "projects/kestrel/build"].map(row);
         let table = |width| {
             let rows = rows.iter().map(|row| row.map(str::to_owned));
-            folded(["WHEN", "NAME", "WHO", "HELD"], rows, 1, 2, Some(width))
+            plain(["WHEN", "NAME", "WHO", "HELD"], rows, (1, 2), Some(width))
         };
         assert_eq!(
             table(70),

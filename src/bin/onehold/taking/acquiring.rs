@@ -18,13 +18,12 @@ use crate::configuration::session::Session;
 use crate::messages::describe::{
     self, describe_holder, describe_obstacle, describe_past_holder, local,
 };
-use crate::messages::exit::Exit;
-use crate::messages::outcome::{Outcome, Printed};
-use crate::messages::refusal::Refusal;
+use crate::messages::{Exit, Outcome, Printed, Refusal};
 use crate::output::report::profile_values;
 use crate::output::{self, Reentry, Refused, block, next_step};
 use crate::supervising::cancel::{self, Then};
 use crate::tables::work::{effects, spared};
+use crate::taking::Taking;
 use crate::taking::malformed::{self, Aside};
 use crate::taking::progress::{LONG, Progress, is_long};
 use crate::taking::prompt::{confirm, report_cancel};
@@ -46,208 +45,418 @@ pub(crate) fn basic_options(session: &Session, mode: Mode, max_age: Option<Durat
     options
 }
 
-/// The library's options for the typed ones.
-fn options(session: &Session, typed: &args::HoldArgs, lock: &Lock) -> Options {
-    // There is no record that a default could be written into.
-    let ttl_is_for_others = typed.ttl_is_default && lock.format() == Format::Flock;
-    let mode = args::mode(typed.shared, typed.slots);
-    let mut options = basic_options(session, mode, typed.max_age);
-    options = options
-        .inside(session.caller.inside.clone())
-        .history(session.history);
-    if let Some(message) = &typed.message {
-        options = options.message(message);
-    }
-    if let Some(ttl) = typed.ttl.filter(|_| !ttl_is_for_others) {
-        options = options.ttl(ttl);
-    }
-    if !matches!(typed.on_zombie, None | Some(OnZombie::Take)) {
-        options = options.refuse_zombies();
-    }
-    options
-}
-
-/// Refuses `-E 0` where the caller would take that for the lock.
-pub(crate) fn refuse_exit_code_0(
-    session: &Session,
-    typed: &args::HoldArgs,
-) -> Result<(), args::UsageError> {
-    if typed.conflict_exit_code != Some(0) {
-        return Ok(());
-    }
-    let is_hold = session.verb == "hold";
-    let caller = if is_hold { "program" } else { "script" };
-    let verb = session.verb;
-    let text = format!("{verb} -E 0: the {caller} would go on without the lock");
-    Err(args::UsageError(text))
-}
-
-/// Refuses to take what cannot be taken away.
-pub(crate) fn refuse_force_of_flock(
-    lock: &Lock,
-    typed: &args::HoldArgs,
-) -> Result<(), args::UsageError> {
-    if lock.format() != Format::Flock || !typed.force {
-        return Ok(());
-    }
-    let text = "flock format: --force is not supported: a kernel lock cannot be taken away";
-    Err(args::UsageError(text.to_owned()))
-}
-
-/// Whether taking the lock may block. A signal then ends the program.
-pub(crate) fn may_block(lock: &Lock, typed: &args::HoldArgs) -> bool {
-    typed.wait.is_some()
-        || typed.force
-        // What is dead on another machine is waited for.
-        || lock.is_remote()
-        || typed.on_zombie == Some(OnZombie::Ask)
-}
+/// What `details` of a refusal has of the lock, without a profile.
+const DETAILS: [&str; 6] = [
+    "pid",
+    "hostname",
+    "owner",
+    "acquired_at",
+    "expires_at",
+    "hold",
+];
 
 /// Called as soon as the command has to wait, with what is in the way.
 pub(crate) type OnWait<'a> = &'a dyn Fn(&Status);
 
-/// Calls `attempt`, one call of the library, and repeats it with force after each confirmed prompt.
-pub(crate) fn acquire_with_prompts<T>(
-    session: &Session,
-    typed: &args::HoldArgs,
-    lock: &Lock,
-    on_wait: Option<OnWait<'_>>,
-    attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
-) -> anyhow::Result<Attempt<T>> {
-    if let Some(what) = session.config.settings.required_owner()
-        && session.caller.owner.is_none()
-    {
-        return Err(args::UsageError(format!("{what} required: --owner")).into());
+impl<'a> Taking<'a> {
+    fn mode(&self) -> Mode {
+        args::mode(self.typed.shared, self.typed.slots)
     }
-    // The first one is meant as a name.
-    let others = || lock.names().skip(1);
-    if others().next().is_some() && session.tells_success() {
-        for told in doubtful_names(others()) {
-            output::eprint(&format!("onehold: {told}"));
+
+    /// The library's options for the typed ones.
+    fn options(&self) -> Options {
+        let (session, typed, lock) = (self.session, self.typed, self.lock);
+        // There is no record that a default could be written into.
+        let ttl_is_for_others = typed.ttl_is_default && lock.format() == Format::Flock;
+        let mut options = basic_options(session, self.mode(), typed.max_age)
+            .inside(session.caller.inside.clone())
+            .history(session.history);
+        if let Some(message) = &typed.message {
+            options = options.message(message);
         }
+        if let Some(ttl) = typed.ttl.filter(|_| !ttl_is_for_others) {
+            options = options.ttl(ttl);
+        }
+        if !matches!(typed.on_zombie, None | Some(OnZombie::Take)) {
+            options = options.refuse_zombies();
+        }
+        options
     }
-    let mut options = options(session, typed, lock);
-    let mut limit = typed.wait.filter(|_| !typed.force);
-    let mut prompts = 0;
-    loop {
-        let mut aside = Aside::new(limit);
-        let attempted = loop {
-            let progress = Progress::default();
-            // It may be long until what is in the way is known.
-            if lock.is_remote() && aside.left.is_some_and(is_long) {
-                progress.begin_silent(session, lock);
+
+    /// Whether taking the lock may block. A signal then ends the program.
+    pub(crate) fn may_block(&self) -> bool {
+        self.typed.wait.is_some()
+            || self.typed.force
+            // What is dead on another machine is waited for.
+            || self.lock.is_remote()
+            || self.typed.on_zombie == Some(OnZombie::Ask)
+    }
+
+    /// Takes the lock for a command, or says why it is refused.
+    pub(crate) fn hold(
+        self,
+        on_wait: Option<OnWait<'_>>,
+        run: RunOptions,
+        command: &[String],
+    ) -> anyhow::Result<Result<Hold, Outcome>> {
+        let attempt = self.take(on_wait, |options, wait| {
+            let options = options.clone().command(command.to_vec());
+            self.lock.hold_for_command(&options, run, wait)
+        })?;
+        Ok(attempt
+            .into_result()
+            .map_err(|blocked| self.refused(blocked)))
+    }
+
+    /// Calls `attempt`, one call of the library, and repeats it with force after each confirmed prompt.
+    pub(crate) fn take<T>(
+        self,
+        on_wait: Option<OnWait<'_>>,
+        attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
+    ) -> anyhow::Result<Attempt<T>> {
+        let (session, typed, lock) = (self.session, self.typed, self.lock);
+        if let Some(what) = session.config.settings.required_owner()
+            && session.caller.owner.is_none()
+        {
+            return Err(args::UsageError(format!("{what} required: --owner")).into());
+        }
+        // The first one is meant as a name.
+        let others = || lock.names().skip(1);
+        if others().next().is_some() && session.tells_success() {
+            for told in doubtful_names(others()) {
+                output::eprint(&format!("onehold: {told}"));
             }
-            let mut wait = wait(session, aside.left, lock, &progress, on_wait);
-            if let Some(most) = typed.max_waiting {
-                wait = wait.max_waiting(most);
-            }
-            if let Some(keep) = typed.keep_place {
-                wait = wait.keep_place(keep);
-            }
-            if may_block(lock, typed) || cancel::has_handler() {
-                wait = wait.on_decision(cancel::may_go_on);
-            }
-            let attempted = match attempt(&options, wait) {
-                Ok(held) if !matches!(held, Attempt::Blocked(_)) => {
-                    progress.end(cancel::signal_so_far().is_none());
-                    // From here on Ctrl-C does not cancel.
-                    Ok(cancel::commit(held))
+        }
+        let mut options = self.options();
+        let mut limit = typed.wait.filter(|_| !typed.force);
+        let mut prompts = 0;
+        loop {
+            let mut aside = Aside::new(limit);
+            let attempted = loop {
+                let progress = Progress::new(session, lock);
+                // It may be long until what is in the way is known.
+                if lock.is_remote() && aside.left.is_some_and(is_long) {
+                    progress.begin_silent();
                 }
-                attempted => {
-                    progress.end(false);
-                    cancel::end_if_canceled();
-                    attempted
+                let attempted = match attempt(&options, self.wait(aside.left, &progress, on_wait)) {
+                    Ok(held) if !matches!(held, Attempt::Blocked(_)) => {
+                        progress.end(cancel::signal_so_far().is_none());
+                        // From here on Ctrl-C does not cancel.
+                        Ok(cancel::commit(held))
+                    }
+                    attempted => {
+                        progress.end(false);
+                        cancel::end_if_canceled();
+                        attempted
+                    }
+                };
+                if let Some(attempted) = aside.settled(self, attempted)? {
+                    break attempted;
                 }
             };
-            if let Some(attempted) = aside.settled(session, typed, lock, attempted)? {
-                break attempted;
+            let blocked = match attempted {
+                Attempt::Blocked(blocked) if prompts < MAX_PROMPTS => blocked,
+                attempted => return Ok(attempted),
+            };
+            if self.confirm_skip_queue(&blocked.status) {
+                options = options.skip_queue();
+            } else if let Some(revision) = self.confirm_replace(&blocked.status) {
+                options = options.replace_hold(revision);
+            } else {
+                return Ok(Attempt::Blocked(blocked));
             }
+            prompts += 1;
+            // The lock changed hands after each confirmation: one last attempt with the last answer.
+            limit = limit.filter(|_| prompts < MAX_PROMPTS);
+        }
+    }
+
+    fn wait(
+        self,
+        limit: Option<WaitLimit>,
+        progress: &'a Progress<'a>,
+        on_wait: Option<OnWait<'a>>,
+    ) -> Wait<'a> {
+        let (session, typed, lock) = (self.session, self.typed, self.lock);
+        let is_remote = lock.is_remote();
+        let mut wait = match limit {
+            Some(WaitLimit::Forever) => Wait::forever(),
+            Some(WaitLimit::AtMost(limit)) => Wait::at_most(limit),
+            // Does not wait for a holder: --force replaces it. What is found dead on another machine is taken over
+            // once it has been known to be dead for long enough.
+            None => Wait::no(),
         };
-        let blocked = match attempted {
-            Attempt::Blocked(blocked) if prompts < MAX_PROMPTS => blocked,
-            attempted => return Ok(attempted),
-        };
-        if confirm_skip_queue(session, typed, lock, &blocked.status) {
-            options = options.skip_queue();
-        } else if let Some(revision) = confirm_replace(session, typed, lock, &blocked.status) {
-            options = options.replace_hold(revision);
+        if let Some(most) = typed.max_waiting {
+            wait = wait.max_waiting(most);
+        }
+        if let Some(keep) = typed.keep_place {
+            wait = wait.keep_place(keep);
+        }
+        if self.may_block() || cancel::has_handler() {
+            wait = wait.on_decision(cancel::may_go_on);
+        }
+        if limit.is_none() && !is_remote {
+            return wait;
+        }
+        if let Some((first, most)) = session.config.settings.back_off() {
+            wait = wait.back_off(first, most);
+        }
+        // With --json, a signal must leave an object however early it comes. And the first process of a PID
+        // namespace ignores a signal at its default action (pid_namespaces(7)).
+        let reports_all = limit.is_some() && (session.global.json || std::process::id() == 1);
+        let after = if reports_all || on_wait.is_some() {
+            Duration::ZERO
         } else {
-            return Ok(Attempt::Blocked(blocked));
-        }
-        prompts += 1;
-        // The lock changed hands after each confirmation: one last attempt with the last answer.
-        limit = limit.filter(|_| prompts < MAX_PROMPTS);
-    }
-}
-
-/// Takes the lock for `run` or `hold`, whose command is `words`. Else the outcome of the refusal.
-pub(crate) fn hold_with_prompts(
-    session: &Session,
-    typed: &args::HoldArgs,
-    lock: &Lock,
-    on_wait: Option<OnWait<'_>>,
-    run: RunOptions,
-    words: &[String],
-) -> anyhow::Result<Result<Hold, Outcome>> {
-    let attempt = acquire_with_prompts(session, typed, lock, on_wait, |options, wait| {
-        let options = options.clone().command(words.to_vec());
-        lock.hold_for_command(&options, run, wait)
-    })?;
-    let refused = |blocked| refused(session, typed, lock, blocked);
-    Ok(attempt.into_result().map_err(refused))
-}
-
-fn wait<'a>(
-    session: &'a Session,
-    limit: Option<WaitLimit>,
-    lock: &'a Lock,
-    progress: &'a Progress,
-    on_wait: Option<OnWait<'a>>,
-) -> Wait<'a> {
-    let is_remote = lock.is_remote();
-    let mut wait = match limit {
-        Some(WaitLimit::Forever) => Wait::forever(),
-        Some(WaitLimit::AtMost(limit)) => Wait::at_most(limit),
-        // Does not wait for a holder: --force replaces it. What is found dead on another machine is taken over
-        // once it has been known to be dead for long enough.
-        None if is_remote => Wait::no(),
-        None => return Wait::no(),
-    };
-    if let Some((first, most)) = session.config.settings.back_off() {
-        wait = wait.back_off(first, most);
-    }
-    // With --json, a signal must leave an object however early it comes. And the first process of a PID
-    // namespace ignores a signal at its default action (pid_namespaces(7)).
-    let reports_all = limit.is_some() && (session.global.json || std::process::id() == 1);
-    let after = if reports_all || on_wait.is_some() {
-        Duration::ZERO
-    } else {
-        PROGRESS_DELAY
-    };
-    if is_remote {
-        // What has been sent would be there until its lease ends.
-        report_cancel(session, Then::GivesUp);
-        wait = wait.until_canceled(&cancel::IS_GIVEN_UP);
-    }
-    if !is_remote && limit.is_some_and(is_long) {
-        wait = wait.on_wait(LONG, |status| progress.tell_late(session, status));
-    }
-    wait.on_wait(after, move |status| {
-        if !is_remote {
-            report_cancel(session, Then::Ends);
-        }
-        if let Some(on_wait) = on_wait {
-            on_wait(status);
-        }
-        let Some(limit) = limit else {
-            tell_ripening(session, status);
-            return;
+            PROGRESS_DELAY
         };
-        let now = Instant::now();
-        let since = now.checked_sub(after).unwrap_or(now);
-        progress.begin(session, lock, status, limit, since);
-        drop_code_pages();
-    })
+        if is_remote {
+            // What has been sent would be there until its lease ends.
+            report_cancel(session, Then::GivesUp);
+            wait = wait.until_canceled(&cancel::IS_GIVEN_UP);
+        } else if limit.is_some_and(is_long) {
+            wait = wait.on_wait(LONG, |status| progress.tell_late(status));
+        }
+        wait.on_wait(after, move |status| {
+            if !is_remote {
+                report_cancel(session, Then::Ends);
+            }
+            if let Some(on_wait) = on_wait {
+                on_wait(status);
+            }
+            let Some(limit) = limit else {
+                tell_ripening(session, status);
+                return;
+            };
+            let now = Instant::now();
+            progress.begin(status, limit, now.checked_sub(after).unwrap_or(now));
+            drop_code_pages();
+        })
+    }
+
+    /// Returns the hold to replace, if options and user allow it: with `--force`, or a zombie with
+    /// `--on-zombie ask`.
+    fn confirm_replace(self, status: &Status) -> Option<Revision> {
+        let (session, typed, lock) = (self.session, self.typed, self.lock);
+        // On another machine the work of a hold that has just died may not have ended.
+        let zombie = status.is_available() && status.verdict.takeable_in.is_none();
+        // Programs that ask about zombies (sprint) also ask about overdue holders.
+        let may_be_replaced = zombie || status.verdict.state == State::Overdue;
+        let is_asked = typed.force || (typed.on_zombie == Some(OnZombie::Ask) && may_be_replaced);
+        // --yes answers questions about the dead. Only --force takes a lock from the living.
+        let is_enough = typed.force || zombie;
+        // The hold of a parent or child is only replaced under its own name.
+        if !(is_asked && (is_enough || !typed.yes) && self.is_named(status)) {
+            return None;
+        }
+        let revision = status.revision()?;
+        if typed.yes || (zombie && typed.force) {
+            return Some(revision);
+        }
+        let instead = if is_enough { "--yes" } else { "--force --yes" };
+        let twice = !zombie && session.config.settings.confirm_twice;
+        let (effects, question) = if zombie {
+            (Vec::new(), "Take it over?")
+        } else {
+            (effects(lock, status, true), "Take it?")
+        };
+        let again = "The holder may still be running. Take it anyway?";
+        let sure = confirm(session, status, &effects, question, instead)
+            && (!twice || confirm(session, status, &[], again, instead));
+        sure.then_some(revision)
+    }
+
+    /// Returns whether a reserved lock may be taken ahead of its waiters.
+    fn confirm_skip_queue(self, status: &Status) -> bool {
+        self.typed.force
+            && status.verdict.reason == Reason::Reserved
+            && self.is_named(status)
+            && (self.typed.yes || confirm(self.session, status, &[], "Skip the queue?", "--yes"))
+    }
+
+    /// Whether it is this lock, and not a parent or a child.
+    pub(crate) fn is_named(self, status: &Status) -> bool {
+        let found = LockName::new(&status.name);
+        found.is_ok_and(|found| self.lock.names().any(|name| *name == found))
+    }
+
+    /// The wanted lock that `status` is in the way of: itself, a parent or a child of it.
+    fn wanted(self, status: &Status) -> &'a LockName {
+        let covers = |one: &str, other: &str| {
+            let rest = other.strip_prefix(one);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_related = |name: &&LockName| {
+            covers(name.as_str(), &status.name) || covers(&status.name, name.as_str())
+        };
+        let mut names = self.lock.names();
+        names.find(is_related).unwrap_or(self.lock.name())
+    }
+
+    /// Returns whether this command already runs under holds of all these locks that exclude at least what
+    /// is asked for.
+    pub(crate) fn is_inside_all(self) -> onehold::Result<bool> {
+        for name in self.lock.names() {
+            if !self.is_inside(name)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_inside(self, name: &LockName) -> onehold::Result<bool> {
+        let status = self.session.lock(name.clone())?.inspect(None)?;
+        let is_enough = |hold: &Status| self.mode().is_shared() || hold.slot.is_none();
+        let mut holds = status.all_holds();
+        Ok(holds.any(|hold| self.session.is_inside(hold) && is_enough(hold)))
+    }
+
+    fn reentry(self, status: &Status) -> Option<Reentry> {
+        if self.session.verb == "acquire" || !self.session.is_inside(status) {
+            return None;
+        }
+        if self.is_inside_all().unwrap_or(false) {
+            return Some(Reentry::InMode(self.mode()));
+        }
+        let is_inside = self.is_inside(self.wanted(status));
+        is_inside.unwrap_or(false).then_some(Reentry::WithoutName)
+    }
+
+    /// The outcome of a refused `acquire`, `run` or `hold`.
+    pub(crate) fn refused(self, blocked: Blocked) -> Outcome {
+        let (session, typed, lock) = (self.session, self.typed, self.lock);
+        let status = blocked.status;
+        let asked_for = self.wanted(&status);
+        // Of a refusal that is not printed only the exit code counts.
+        let is_silent = session.global.quiet && !session.global.json;
+        let holder = (!is_silent).then(|| describe_obstacle(&status, asked_for, local));
+        let holder = holder.unwrap_or_default();
+        let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
+        // Programs that ask about such a file (sprint) call it blocked if the answer is no.
+        let rule = is_malformed.then(|| malformed::rule(self));
+        let was_asked = rule.or(typed.on_zombie) == Some(OnZombie::Ask);
+        // Dead, and the wait was over before it could be taken.
+        let is_ripening =
+            status.verdict.takeable_in.is_some() && typed.on_zombie != Some(OnZombie::Fail);
+        let counts = !is_ripening || typed.wait.is_some();
+        let waited = blocked.waited.filter(|_| counts);
+        let refusal = match waited {
+            _ if is_malformed => Refusal::MALFORMED,
+            _ if blocked.waiting.is_some() => Refusal::QUEUE_FULL,
+            _ if status.is_available() && (waited.is_none() || !is_ripening) => Refusal::ZOMBIE,
+            Some(_) => Refusal::TIMEOUT,
+            None if status.verdict.reason == Reason::Reserved => Refusal::RESERVED,
+            None => Refusal::LOCKED,
+        };
+        let message = match (refusal, typed.wait) {
+            (Refusal::QUEUE_FULL, _) => {
+                let waiting = blocked.waiting.unwrap_or_default();
+                let are = if waiting == 1 { "is" } else { "are" };
+                format!("{waiting} {are} waiting already: {holder}")
+            }
+            (Refusal::TIMEOUT, limit) => {
+                let time = match limit {
+                    // As it was asked for: a wait ends a little later.
+                    Some(WaitLimit::AtMost(limit)) => words::short_span(limit),
+                    _ => words::span(waited.unwrap_or_default()),
+                };
+                format!("timed out after {time}: {holder}")
+            }
+            _ => holder,
+        };
+        let mut outcome = Outcome::refused(refusal, message);
+        if let (Some(keep), Some(position)) = (typed.keep_place, blocked.kept_position) {
+            tell_kept(&mut outcome, keep, position);
+        }
+        if typed.keep_place.is_some() && typed.wait.is_none() {
+            let warning = "no place is kept: --keep-place has no effect without --wait";
+            outcome.warnings.push(warning.to_owned());
+        }
+        match (refusal, typed.conflict_exit_code) {
+            (Refusal::MALFORMED | Refusal::ZOMBIE, _) if was_asked => outcome.status = "blocked",
+            (Refusal::MALFORMED | Refusal::ZOMBIE, _) | (_, None) => {}
+            (_, Some(code)) => outcome.exit = Exit::Code(code),
+        }
+        // The text of a refusal says so. Where it is not printed, the hold must not stay unnoticed.
+        if session.global.quiet || session.global.json {
+            outcome
+                .warnings
+                .extend(describe::overdue(&status, asked_for));
+        }
+        if is_silent {
+            return outcome;
+        }
+        let settings = &session.config.settings;
+        // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
+        let is_needed = session.global.json || settings.has_refusal();
+        let object = is_needed.then(|| profile_values(&status, &session.caller));
+        let mut object = object.unwrap_or_default();
+        if let Some(values) = object.as_object_mut() {
+            values.insert(WANTED.to_owned(), asked_for.as_str().into());
+        }
+        if let Some(failure) = &mut outcome.failure {
+            failure.details = settings.details(|| object.clone()).unwrap_or_else(|| {
+                let detail =
+                    |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
+                Value::Object(DETAILS.into_iter().map(detail).collect())
+            });
+            if matches!(refusal, Refusal::LOCKED | Refusal::TIMEOUT) {
+                failure.foreign_code.clone_from(&settings.locked_code);
+            }
+        }
+        // The message of the foreign program comes first: its callers look for it.
+        if let Some(text) = settings.refusal_of(&status, &object, blocked.waited.and(typed.wait)) {
+            let mut lines = text.lines().map(str::to_owned);
+            let first = lines.next().unwrap_or_default();
+            let own = std::mem::replace(&mut outcome.message, first);
+            let lines = lines.chain([own]).map(|line| format!("  {line}"));
+            outcome.notes.extend(lines);
+        }
+        outcome.notes.extend(block(&status, session.global.verbose));
+        if status.verdict.reason == Reason::Ending {
+            outcome.notes.extend(spared(lock, &status));
+        }
+        let refused = Refused {
+            wanted: asked_for,
+            to_wait: match refusal {
+                Refusal::TIMEOUT if settings.limits(typed.wait) => {
+                    Some("to wait longer, call again, or raise wait-limit in the configuration")
+                }
+                Refusal::TIMEOUT => Some("to wait longer, raise --wait"),
+                Refusal::QUEUE_FULL => Some("to wait, raise --max-waiting"),
+                _ => None,
+            },
+            by_all: typed.slots.is_none(),
+            reentry: self.reentry(&status),
+        };
+        let next_step = next_step(session, &status, Some(&refused));
+        let store = output::store_line(session, &status);
+        outcome.notes.extend([store, next_step]);
+        outcome.lock(status)
+    }
+
+    /// Says with -v what was acquired, and what has become of those that held it before.
+    pub(crate) fn report_acquired(self, hold: &Hold, queue: Option<&SignalQueue>) {
+        let (session, lock) = (self.session, self.lock);
+        if session.global.verbose {
+            let (names, number) = (words::names(lock), hold.number());
+            let place = output::place(lock.is_remote());
+            let path = words::path_text(hold.path());
+            let acquired = format!("acquired {names}: hold {number}, {place} {path}");
+            output::say(session, &acquired);
+        }
+        let displaced = hold.displaced();
+        for was in displaced {
+            if let Some(line) = displaced_text(session, was).filter(|_| session.tells()) {
+                output::eprint(&line);
+            }
+        }
+        if displaced.is_empty() {
+            return;
+        }
+        for warning in wait_for_displaced(session, displaced, queue) {
+            output::eprint(&format!("onehold: warning: {warning}"));
+        }
+    }
 }
 
 /// Says when a dead holder is replaced.
@@ -259,238 +468,6 @@ fn tell_ripening(session: &Session, status: &Status) {
         let holder = describe_holder(status, local);
         output::eprint(&format!("onehold: {holder}; taking it over in {left}"));
     }
-}
-
-/// Returns the hold to replace, if options and user allow it: with `--force`, or a zombie with
-/// `--on-zombie ask`.
-fn confirm_replace(
-    session: &Session,
-    typed: &args::HoldArgs,
-    lock: &Lock,
-    status: &Status,
-) -> Option<Revision> {
-    // On another machine the work of a hold that has just died may not have ended.
-    let zombie = status.is_available() && status.verdict.takeable_in.is_none();
-    // Programs that ask about zombies (sprint) also ask about overdue holders.
-    let may_be_replaced = zombie || status.verdict.state == State::Overdue;
-    let is_asked = typed.force || (typed.on_zombie == Some(OnZombie::Ask) && may_be_replaced);
-    // --yes answers questions about the dead. Only --force takes a lock from the living.
-    let is_allowed = typed.force || zombie || !typed.yes;
-    // The hold of a parent or child is only replaced under its own name.
-    if !(is_asked && is_allowed && is_named(status, lock)) {
-        return None;
-    }
-    let revision = status.revision()?;
-    if typed.yes || (zombie && typed.force) {
-        return Some(revision);
-    }
-    let is_enough = zombie || typed.force;
-    let instead = if is_enough { "--yes" } else { "--force --yes" };
-    let twice = !zombie && session.config.settings.confirm_twice;
-    let (effects, question) = if zombie {
-        (Vec::new(), "Take it over?")
-    } else {
-        (effects(lock, status, true), "Take it?")
-    };
-    let again = "The holder may still be running. Take it anyway?";
-    let sure = confirm(session, status, &effects, question, instead)
-        && (!twice || confirm(session, status, &[], again, instead));
-    sure.then_some(revision)
-}
-
-/// Whether it is this lock, and not a parent or a child.
-fn is_named(status: &Status, lock: &Lock) -> bool {
-    LockName::new(&status.name).is_ok_and(|found| lock.names().any(|name| *name == found))
-}
-
-/// The wanted lock that `status` is in the way of: itself, a parent or a child of it.
-fn wanted<'a>(status: &Status, lock: &'a Lock) -> &'a LockName {
-    let covers = |one: &str, other: &str| {
-        let rest = other.strip_prefix(one);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    let is_related = |name: &&LockName| {
-        covers(name.as_str(), &status.name) || covers(&status.name, name.as_str())
-    };
-    lock.names().find(is_related).unwrap_or(lock.name())
-}
-
-/// Returns whether a reserved lock may be taken ahead of its waiters.
-fn confirm_skip_queue(
-    session: &Session,
-    typed: &args::HoldArgs,
-    lock: &Lock,
-    status: &Status,
-) -> bool {
-    typed.force
-        && status.verdict.reason == Reason::Reserved
-        && is_named(status, lock)
-        && (typed.yes || confirm(session, status, &[], "Skip the queue?", "--yes"))
-}
-
-/// Returns whether this command already runs under holds of all these locks that exclude at least what
-/// is asked for.
-pub(crate) fn is_inside_all(
-    session: &Session,
-    lock: &Lock,
-    typed: &args::HoldArgs,
-) -> onehold::Result<bool> {
-    for name in lock.names() {
-        if !is_inside(session, name, typed)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-fn is_inside(session: &Session, name: &LockName, typed: &args::HoldArgs) -> onehold::Result<bool> {
-    let wants_to_share = args::mode(typed.shared, typed.slots).is_shared();
-    let status = session.lock(name.clone())?.inspect(None)?;
-    let is_enough = |hold: &Status| wants_to_share || hold.slot.is_none();
-    let mut holds = status.all_holds();
-    Ok(holds.any(|hold| session.is_inside(hold) && is_enough(hold)))
-}
-
-fn reentry(
-    session: &Session,
-    typed: &args::HoldArgs,
-    lock: &Lock,
-    status: &Status,
-) -> Option<Reentry> {
-    if session.verb == "acquire" || !session.is_inside(status) {
-        return None;
-    }
-    if is_inside_all(session, lock, typed).unwrap_or(false) {
-        return Some(Reentry::InMode(args::mode(typed.shared, typed.slots)));
-    }
-    let is_inside = is_inside(session, wanted(status, lock), typed);
-    is_inside.unwrap_or(false).then_some(Reentry::WithoutName)
-}
-
-/// What `details` of a refusal has of the lock, without a profile.
-const DETAILS: [&str; 6] = [
-    "pid",
-    "hostname",
-    "owner",
-    "acquired_at",
-    "expires_at",
-    "hold",
-];
-
-/// The outcome of a refused `acquire`, `run` or `hold`.
-pub(crate) fn refused(
-    session: &Session,
-    typed: &args::HoldArgs,
-    lock: &Lock,
-    blocked: Blocked,
-) -> Outcome {
-    let status = blocked.status;
-    let asked_for = wanted(&status, lock);
-    // Of a refusal that is not printed only the exit code counts.
-    let is_silent = session.global.quiet && !session.global.json;
-    let holder = (!is_silent).then(|| describe_obstacle(&status, asked_for, local));
-    let holder = holder.unwrap_or_default();
-    let is_malformed = matches!(status.verdict.reason, Reason::Malformed(_));
-    // Programs that ask about such a file (sprint) call it blocked if the answer is no.
-    let rule = is_malformed.then(|| malformed::rule(session, typed));
-    let was_asked = rule.or(typed.on_zombie) == Some(OnZombie::Ask);
-    // Dead, and the wait was over before it could be taken.
-    let is_ripening =
-        status.verdict.takeable_in.is_some() && typed.on_zombie != Some(OnZombie::Fail);
-    let counts = !is_ripening || typed.wait.is_some();
-    let waited = blocked.waited.filter(|_| counts);
-    let refusal = match waited {
-        _ if is_malformed => Refusal::MALFORMED,
-        _ if blocked.waiting.is_some() => Refusal::QUEUE_FULL,
-        _ if status.is_available() && (waited.is_none() || !is_ripening) => Refusal::ZOMBIE,
-        Some(_) => Refusal::TIMEOUT,
-        None if status.verdict.reason == Reason::Reserved => Refusal::RESERVED,
-        None => Refusal::LOCKED,
-    };
-    let message = match (refusal, typed.wait) {
-        (Refusal::QUEUE_FULL, _) => {
-            let waiting = blocked.waiting.unwrap_or_default();
-            let are = if waiting == 1 { "is" } else { "are" };
-            format!("{waiting} {are} waiting already: {holder}")
-        }
-        // The limit as it was asked for: a wait ends a little later.
-        (Refusal::TIMEOUT, Some(WaitLimit::AtMost(limit))) => {
-            format!("timed out after {}: {holder}", words::short_span(limit))
-        }
-        (Refusal::TIMEOUT, _) => {
-            let waited = words::span(waited.unwrap_or_default());
-            format!("timed out after {waited}: {holder}")
-        }
-        _ => holder,
-    };
-    let mut outcome = Outcome::refused(refusal, message);
-    if let (Some(keep), Some(position)) = (typed.keep_place, blocked.kept_position) {
-        tell_kept(&mut outcome, keep, position);
-    }
-    if typed.keep_place.is_some() && typed.wait.is_none() {
-        let warning = "no place is kept: --keep-place has no effect without --wait";
-        outcome.warnings.push(warning.to_owned());
-    }
-    match (refusal, typed.conflict_exit_code) {
-        (Refusal::MALFORMED | Refusal::ZOMBIE, _) if was_asked => outcome.status = "blocked",
-        (Refusal::MALFORMED | Refusal::ZOMBIE, _) | (_, None) => {}
-        (_, Some(code)) => outcome.exit = Exit::Code(code),
-    }
-    // The text of a refusal says so. Where it is not printed, the hold must not stay unnoticed.
-    if session.global.quiet || session.global.json {
-        outcome
-            .warnings
-            .extend(describe::overdue(&status, asked_for));
-    }
-    if is_silent {
-        return outcome;
-    }
-    let settings = &session.config.settings;
-    // `mine` in the object needs all ancestors of the caller, so it is made only if needed.
-    let is_needed = session.global.json || settings.has_refusal();
-    let object = is_needed.then(|| profile_values(&status, &session.caller));
-    let mut object = object.unwrap_or_default();
-    if let Some(values) = object.as_object_mut() {
-        values.insert(WANTED.to_owned(), asked_for.as_str().into());
-    }
-    if let Some(failure) = &mut outcome.failure {
-        failure.details = settings.details(|| object.clone()).unwrap_or_else(|| {
-            let detail = |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
-            Value::Object(DETAILS.into_iter().map(detail).collect())
-        });
-        if matches!(refusal, Refusal::LOCKED | Refusal::TIMEOUT) {
-            failure.foreign_code.clone_from(&settings.locked_code);
-        }
-    }
-    // The message of the foreign program comes first: its callers look for it.
-    if let Some(text) = settings.refusal_of(&status, &object, blocked.waited.and(typed.wait)) {
-        let mut lines = text.lines().map(str::to_owned);
-        let first = lines.next().unwrap_or_default();
-        let own = std::mem::replace(&mut outcome.message, first);
-        let lines = lines.chain([own]).map(|line| format!("  {line}"));
-        outcome.notes.extend(lines);
-    }
-    outcome.notes.extend(block(&status, session.global.verbose));
-    if status.verdict.reason == Reason::Ending {
-        outcome.notes.extend(spared(lock, &status));
-    }
-    let refused = Refused {
-        wanted: asked_for,
-        to_wait: match refusal {
-            Refusal::TIMEOUT if settings.limits(typed.wait) => {
-                Some("to wait longer, call again, or raise wait-limit in the configuration")
-            }
-            Refusal::TIMEOUT => Some("to wait longer, raise --wait"),
-            Refusal::QUEUE_FULL => Some("to wait, raise --max-waiting"),
-            _ => None,
-        },
-        by_all: typed.slots.is_none(),
-        reentry: reentry(session, typed, lock, &status),
-    };
-    let next_step = next_step(session, &status, Some(&refused));
-    let store = output::store_line(session, &status);
-    outcome.notes.extend([store, next_step]);
-    outcome.lock(status)
 }
 
 /// Adds that the place in the queue is kept.
@@ -522,34 +499,6 @@ pub(crate) fn displaced_text(session: &Session, status: &Status) -> Option<Strin
             Some(format!("onehold: took {name} by force from {holder}"))
         }
         State::Free | State::NotALock => None,
-    }
-}
-
-/// Says with -v what was acquired, and what has become of those that held it before.
-pub(crate) fn report_acquired(
-    session: &Session,
-    lock: &Lock,
-    hold: &Hold,
-    queue: Option<&SignalQueue>,
-) {
-    if session.global.verbose {
-        let (names, number) = (words::names(lock), hold.number());
-        let place = output::place(lock.is_remote());
-        let path = words::path_text(hold.path());
-        let acquired = format!("acquired {names}: hold {number}, {place} {path}");
-        output::say(session, &acquired);
-    }
-    let displaced = hold.displaced();
-    for was in displaced {
-        if let Some(line) = displaced_text(session, was).filter(|_| session.tells()) {
-            output::eprint(&line);
-        }
-    }
-    if displaced.is_empty() {
-        return;
-    }
-    for warning in wait_for_displaced(session, displaced, queue) {
-        output::eprint(&format!("onehold: warning: {warning}"));
     }
 }
 

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use onehold::status::Reason;
-use onehold::{Attempt, Blocked, Error, Lock, Status};
+use onehold::{Attempt, Blocked, Error, Status};
 
-use crate::arguments::args::{self, OnZombie, WaitLimit};
-use crate::configuration::session::Session;
+use crate::arguments::args::{OnZombie, WaitLimit};
 use crate::output;
+use crate::taking::Taking;
 use crate::taking::prompt::confirm;
 use crate::words;
 
@@ -41,17 +41,15 @@ impl Aside {
     /// is not a lock file, or was too young to tell.
     pub(crate) fn settled<T>(
         &mut self,
-        session: &Session,
-        typed: &args::HoldArgs,
-        lock: &Lock,
+        taking: Taking<'_>,
         attempted: onehold::Result<Attempt<T>>,
     ) -> onehold::Result<Option<Attempt<T>>> {
         match attempted {
             // Those of a shared hold are in onehold's own directory beside it.
             Err(Error::NotALock { path, .. })
                 if self.attempts < MAX_ATTEMPTS
-                    && session.is_fixed_path(lock)
-                    && path == lock.path() => {}
+                    && taking.session.is_fixed_path(taking.lock)
+                    && path == taking.lock.path() => {}
             attempted => return attempted.map(Some),
         }
         self.attempts += 1;
@@ -61,7 +59,7 @@ impl Aside {
             ));
         }
         self.left = self.left.filter(|_| self.attempts < MAX_ATTEMPTS);
-        let Some(status) = move_aside(session, typed, lock)? else {
+        let Some(status) = move_aside(taking)? else {
             return Ok(None);
         };
         // Its program may still be writing it.
@@ -80,21 +78,20 @@ fn waits(limit: Option<WaitLimit>) -> bool {
 
 /// What is done about a damaged file. It may be data that is needed, so `--on-zombie take` alone does not
 /// move it: only a profile that takes zombies moves it unasked.
-pub(crate) fn rule(session: &Session, typed: &args::HoldArgs) -> OnZombie {
-    match typed.on_zombie {
+pub(crate) fn rule(taking: Taking<'_>) -> OnZombie {
+    match taking.typed.on_zombie {
         Some(OnZombie::Fail) => OnZombie::Fail,
-        None | Some(OnZombie::Take) if session.config.settings.takes_zombies() => OnZombie::Take,
+        None | Some(OnZombie::Take) if taking.session.config.settings.takes_zombies() => {
+            OnZombie::Take
+        }
         _ => OnZombie::Ask,
     }
 }
 
 /// Moves the file aside if the profile takes zombies, or the user agrees. `None`: it is no longer in the way, or
 /// may be a lock file by now.
-fn move_aside(
-    session: &Session,
-    typed: &args::HoldArgs,
-    lock: &Lock,
-) -> onehold::Result<Option<Status>> {
+fn move_aside(taking: Taking<'_>) -> onehold::Result<Option<Status>> {
+    let (session, typed, lock) = (taking.session, taking.typed, taking.lock);
     let status = session.at_fixed_path(lock.inspect(None)?);
     match status.verdict.reason {
         Reason::Malformed(_) => {}
@@ -105,7 +102,7 @@ fn move_aside(
         }
         _ => return Ok(None),
     }
-    let agrees = match rule(session, typed) {
+    let agrees = match rule(taking) {
         OnZombie::Take => true,
         OnZombie::Ask => {
             typed.yes || confirm(session, &status, &[], "Move the file aside?", "--yes")

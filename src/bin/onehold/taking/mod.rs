@@ -4,3 +4,45 @@ pub(crate) mod acquiring;
 pub(crate) mod malformed;
 pub(crate) mod progress;
 pub(crate) mod prompt;
+
+use onehold::{Format, Lock};
+
+use crate::arguments::args::{HoldArgs, UsageError};
+use crate::configuration::session::Session;
+
+/// What `acquire`, `run` or `hold` is to take.
+#[derive(Clone, Copy)]
+pub(crate) struct Taking<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) typed: &'a HoldArgs,
+    pub(crate) lock: &'a Lock,
+}
+
+impl<'a> Taking<'a> {
+    /// Refuses `-E 0` where the caller would take that for the lock, and to take by force what cannot be taken away.
+    pub(crate) fn new(
+        session: &'a Session,
+        typed: &'a HoldArgs,
+        lock: &'a Lock,
+    ) -> Result<Self, UsageError> {
+        let verb = session.verb;
+        let text = match verb {
+            "acquire" | "hold" if typed.conflict_exit_code == Some(0) => {
+                let caller = if verb == "hold" { "program" } else { "script" };
+                format!("{verb} -E 0: the {caller} would go on without the lock")
+            }
+            "run" | "hold" if typed.force && lock.format() == Format::Flock => {
+                let why = "a kernel lock cannot be taken away";
+                format!("flock format: --force is not supported: {why}")
+            }
+            _ => {
+                return Ok(Self {
+                    session,
+                    typed,
+                    lock,
+                });
+            }
+        };
+        Err(UsageError(text))
+    }
+}

@@ -26,8 +26,9 @@ const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) const LONG: Duration = Duration::from_mins(1);
 
 /// The progress of one attempt, if that waits.
-#[derive(Default)]
-pub(crate) struct Progress {
+pub(crate) struct Progress<'a> {
+    session: &'a Session,
+    lock: &'a Lock,
     shown: RefCell<Option<Shown>>,
 }
 
@@ -41,17 +42,18 @@ enum Shown {
     Live(mpsc::Sender<()>, Option<JoinHandle<()>>),
 }
 
-impl Progress {
-    /// Starts to show a wait for `lock` that began at `since`.
-    pub(crate) fn begin(
-        &self,
-        session: &Session,
-        lock: &Lock,
-        status: &Status,
-        limit: WaitLimit,
-        since: Instant,
-    ) {
-        if !session.tells_success() {
+impl<'a> Progress<'a> {
+    pub(crate) fn new(session: &'a Session, lock: &'a Lock) -> Self {
+        Self {
+            session,
+            lock,
+            shown: RefCell::default(),
+        }
+    }
+
+    /// Starts to show a wait that began at `since`.
+    pub(crate) fn begin(&self, status: &Status, limit: WaitLimit, since: Instant) {
+        if !self.session.tells_success() {
             return;
         }
         let held = enclosing_names();
@@ -62,28 +64,26 @@ impl Progress {
         };
         output::eprint(&format!("{}{still_held}", holder_line(status)));
         *self.shown.borrow_mut() = if std::io::stderr().is_terminal() {
-            Shown::live(lock.clone(), holder_of(status), limit, since)
+            Shown::live(self.lock.clone(), holder_of(status), limit, since)
         } else {
-            Some(Shown::Line {
-                name: words::names(lock),
-                since,
-            })
+            let name = words::names(self.lock);
+            Some(Shown::Line { name, since })
         };
     }
 
     /// Says whom a wait is for that is not shown, once it is [long](LONG).
     #[cold]
-    pub(crate) fn tell_late(&self, session: &Session, status: &Status) {
-        if session.tells() && self.shown.borrow().is_none() {
+    pub(crate) fn tell_late(&self, status: &Status) {
+        if self.session.tells() && self.shown.borrow().is_none() {
             output::eprint(&holder_line(status));
         }
     }
 
     /// The same for a store that may not answer for so long.
     #[cold]
-    pub(crate) fn begin_silent(&self, session: &Session, lock: &Lock) {
-        if session.tells() {
-            *self.shown.borrow_mut() = Shown::late(lock.clone(), Instant::now());
+    pub(crate) fn begin_silent(&self) {
+        if self.session.tells() {
+            *self.shown.borrow_mut() = Shown::late(self.lock.clone());
         }
     }
 
@@ -106,62 +106,61 @@ impl Progress {
 impl Shown {
     /// `shown`: the holder that has been shown.
     fn live(lock: Lock, mut shown: Option<Held>, limit: WaitLimit, since: Instant) -> Option<Self> {
-        let (stop, stopped) = mpsc::channel::<()>();
-        // Signals must reach the thread that waits.
-        let thread = without_signals(|| {
-            std::thread::Builder::new().spawn(move || {
-                let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-                if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
-                    line.set_style(style);
+        let (stop, thread) = while_waiting(move |lasts| {
+            let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
+                line.set_style(style);
+            }
+            loop {
+                let status = lock.check(None).ok();
+                let holder = status.as_ref().and_then(holder_of);
+                if let Some(status) = status.as_ref()
+                    && holder.is_some()
+                    && holder != shown
+                {
+                    shown = holder;
+                    line.suspend(|| output::eprint(&holder_line(status)));
                 }
-                loop {
-                    let status = lock.check(None).ok();
-                    let holder = status.as_ref().and_then(holder_of);
-                    if let Some(status) = status.as_ref()
-                        && holder.is_some()
-                        && holder != shown
-                    {
-                        shown = holder;
-                        line.suspend(|| output::eprint(&holder_line(status)));
-                    }
-                    line.set_message(text(status.as_ref(), since.elapsed(), limit));
-                    line.tick();
-                    if stopped.recv_timeout(UPDATE_INTERVAL) != Err(RecvTimeoutError::Timeout) {
-                        break;
-                    }
+                line.set_message(text(status.as_ref(), since.elapsed(), limit));
+                line.tick();
+                if !lasts(UPDATE_INTERVAL) {
+                    break;
                 }
-                line.finish_and_clear();
-            })
-        });
-        Some(Self::Live(stop, Some(thread.ok()?.ok()?)))
+            }
+            line.finish_and_clear();
+        })?;
+        Some(Self::Live(stop, Some(thread)))
     }
 
-    fn late(lock: Lock, since: Instant) -> Option<Self> {
-        let (stop, stopped) = mpsc::channel::<()>();
-        let lasts = move |at_least: Duration| {
-            let left = at_least.saturating_sub(since.elapsed());
-            stopped.recv_timeout(left) == Err(RecvTimeoutError::Timeout)
-        };
-        let thread = without_signals(|| {
-            std::thread::Builder::new().spawn(move || {
-                if !lasts(LONG) {
-                    return;
+    fn late(lock: Lock) -> Option<Self> {
+        let (stop, _) = while_waiting(move |lasts| {
+            if !lasts(LONG) {
+                return;
+            }
+            let text = match lock.check(None) {
+                Ok(status) => holder_line(&status),
+                Err(error) => {
+                    let (name, error) = (words::names(&lock), words::error_chain(&error));
+                    format!("onehold: waiting for {name}: {error}")
                 }
-                let text = match lock.check(None) {
-                    Ok(status) => holder_line(&status),
-                    Err(error) => {
-                        let (name, error) = (words::names(&lock), words::error_chain(&error));
-                        format!("onehold: waiting for {name}: {error}")
-                    }
-                };
-                if lasts(Duration::ZERO) {
-                    output::eprint(&text);
-                }
-            })
-        });
-        thread.ok()?.ok()?;
+            };
+            if lasts(Duration::ZERO) {
+                output::eprint(&text);
+            }
+        })?;
         Some(Self::Live(stop, None))
     }
+}
+
+/// Starts a thread, and calls this in it with what returns whether the wait lasts for so much longer.
+fn while_waiting(
+    run: impl FnOnce(&dyn Fn(Duration) -> bool) + Send + 'static,
+) -> Option<(mpsc::Sender<()>, JoinHandle<()>)> {
+    let (stop, stopped) = mpsc::channel();
+    let lasts = move |time| stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+    // Signals must reach the thread that waits.
+    let thread = without_signals(|| std::thread::Builder::new().spawn(move || run(&lasts)));
+    Some((stop, thread.ok()?.ok()?))
 }
 
 /// Whether a wait may last long enough to be reported.

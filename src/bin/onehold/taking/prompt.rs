@@ -10,9 +10,7 @@ use onehold::Status;
 
 use crate::configuration::session::Session;
 use crate::messages::describe::{describe_holder, local};
-use crate::messages::exit::Exit;
-use crate::messages::outcome::Outcome;
-use crate::messages::refusal::Refusal;
+use crate::messages::{Exit, Outcome, Refusal};
 use crate::output::{self, block};
 use crate::supervising::cancel::{self, Then};
 use crate::supervising::die_with::{self, in_thread};

@@ -15,7 +15,7 @@ use onehold::{Caller, Hold, Lock, LockName, Options, Wait};
 use crate::arguments::args::GlobalArgs;
 use crate::configuration::EffectiveConfig;
 use crate::configuration::session::{HISTORY, Session};
-use crate::messages::exit::Exit;
+use crate::messages::Exit;
 use crate::output;
 
 /// The word that starts a process of the trial, in place of a command.
@@ -121,6 +121,11 @@ fn becomes(is_so: impl Fn() -> bool, limit: Duration) -> bool {
 /// The wall clock, which all processes of a trial share.
 fn now() -> Result<Duration, SystemTimeError> {
     SystemTime::now().duration_since(UNIX_EPOCH)
+}
+
+/// What was found where locks do not work.
+fn unusable(check: &'static str, detail: impl Into<String>) -> Finding {
+    Finding::failed(check, detail).advice("use another store: --dir")
 }
 
 /// A process of the trial, which ends with this one.
@@ -239,27 +244,24 @@ impl<'a> Trial<'a> {
         let began = Instant::now();
         let parts = (0..CONTENDERS).map(|_| self.part("count", Some(&file.0)));
         let mut parts = parts.collect::<anyhow::Result<Vec<_>>>()?;
-        let (mut asked, mut failed) = (0, 0);
-        for part in &mut parts {
-            match part.line()?.trim().parse::<usize>() {
-                Ok(done) => asked += done,
-                Err(_) => failed += 1,
-            }
-        }
-        let took = began.elapsed();
+        let lines = parts.iter_mut().map(Part::line);
+        let lines = lines.collect::<anyhow::Result<Vec<_>>>()?;
+        let seconds = began.elapsed().as_secs_f64();
+        let done = lines.iter().filter_map(|line| line.trim().parse().ok());
+        let done: Vec<usize> = done.collect();
+        let (asked, failed) = (done.iter().sum::<usize>(), CONTENDERS - done.len());
         let counted = std::fs::read_to_string(&file.0).unwrap_or_default();
         let counted: usize = counted.trim().parse().unwrap_or_default();
-        if counted != asked && failed == 0 {
+        if failed > 0 {
+            let detail = format!("{failed} of {CONTENDERS} processes could not take the lock");
+            return Ok(unusable(CHECK, detail));
+        }
+        if counted != asked {
             let detail = format!(
                 "{asked} increments by {CONTENDERS} processes make {counted}: two held it at once"
             );
             return Ok(Finding::failed(CHECK, detail).advice("do not use this store"));
         }
-        if failed > 0 {
-            let detail = format!("{failed} of {CONTENDERS} processes could not take the lock");
-            return Ok(Finding::failed(CHECK, detail).advice("use another store: --dir"));
-        }
-        let seconds = took.as_secs_f64();
         let detail =
             format!("{CONTENDERS} processes, {counted} increments in {seconds:.2} s, none lost");
         if counted < CONTENDERS * TIMES {
@@ -278,33 +280,36 @@ impl<'a> Trial<'a> {
         let mut part = self.part("hold", None)?;
         part.held()?;
         part.kill()?;
-        let began = Instant::now();
         let patience = self.patience();
-        let hold = take(&self.lock, patience)?;
-        let took = began.elapsed().as_secs_f64() * 1000.0;
-        Ok(match hold {
-            Some(hold) => {
-                let _ = hold.release()?;
+        Ok(match self.comes_free(patience)? {
+            Some(took) => {
+                let took = took.as_secs_f64() * 1000.0;
                 Finding::ok(CHECK, format!("taken over after {took:.1} ms"))
             }
             None if self.is_trusted => {
-                let detail = format!("not taken over within {patience:.1?}");
-                Finding::failed(CHECK, detail).advice("use another store: --dir")
+                unusable(CHECK, format!("not taken over within {patience:.1?}"))
             }
             None => {
-                self.break_it()?;
                 let advice = "run `onehold break NAME` when a holder is dead, or use another store";
                 Finding::warning(CHECK, "no takeover on this filesystem").advice(advice)
             }
         })
     }
 
-    /// Breaks the hold of the dead holder.
-    fn break_it(&self) -> onehold::Result<()> {
-        if let Some(revision) = self.lock.inspect(None)?.revision() {
+    /// How long the lock is not free whose holder is dead. `None`: for longer than that; where such a lock is not taken
+    /// over, it is broken.
+    fn comes_free(&self, patience: Duration) -> onehold::Result<Option<Duration>> {
+        let began = Instant::now();
+        if let Some(hold) = take(&self.lock, patience)? {
+            let took = began.elapsed();
+            return hold.release().map(|_| Some(took));
+        }
+        if !self.is_trusted
+            && let Some(revision) = self.lock.inspect(None)?.revision()
+        {
             let _ = self.lock.break_at_once(&revision)?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// A wrapper that is killed while its command runs.
@@ -332,25 +337,18 @@ impl<'a> Trial<'a> {
         part.kill()?;
         let is_kept = take(&self.lock, Duration::ZERO)?.is_none();
         drop(stdin);
-        let free = take(&self.lock, self.patience())?;
+        let is_free = self.comes_free(self.patience())?.is_some();
         if !is_kept {
             let detail = "the lock was free while its command ran";
             return Ok(Finding::failed(CHECK, detail).advice("do not use this store"));
         }
-        Ok(match free {
-            Some(hold) => {
-                let _ = hold.release()?;
-                Finding::ok(CHECK, "the lock is held until its command ends")
-            }
-            None if self.is_trusted => {
-                let detail = "the lock is not free once its command has ended";
-                Finding::failed(CHECK, detail).advice("use another store: --dir")
-            }
-            None => {
-                self.break_it()?;
-                let detail = "the lock is held until its command ends, and then a zombie";
-                Finding::ok(CHECK, detail)
-            }
+        Ok(if is_free {
+            Finding::ok(CHECK, "the lock is held until its command ends")
+        } else if self.is_trusted {
+            unusable(CHECK, "the lock is not free once its command has ended")
+        } else {
+            let detail = "the lock is held until its command ends, and then a zombie";
+            Finding::ok(CHECK, detail)
         })
     }
 
@@ -393,11 +391,15 @@ impl<'a> Trial<'a> {
         let median = gaps.get(gaps.len() / 2).copied().unwrap_or_default();
         let longest = gaps.last().copied().unwrap_or_default();
         let order = if is_in_order {
-            let detail = format!("{CONTENDERS} waiters are served as they came");
-            Finding::ok("order", detail)
+            Finding::ok(
+                "order",
+                format!("{CONTENDERS} waiters are served as they came"),
+            )
         } else if self.is_trusted && have_joined {
-            let detail = format!("{CONTENDERS} waiters are not served as they came");
-            Finding::failed("order", detail).advice("use another store: --dir")
+            unusable(
+                "order",
+                format!("{CONTENDERS} waiters are not served as they came"),
+            )
         } else if self.is_trusted {
             let detail = "not tried: waiters join the queue too slowly";
             Finding::warning("order", detail).advice("each request takes long here")
