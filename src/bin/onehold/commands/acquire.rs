@@ -87,15 +87,13 @@ fn hand_over(
 ) -> Printed {
     let record = pending.record();
     let name = words::names(lock);
-    let follows = match pending.holder() {
-        Holder::Process(process) | Holder::Caller { process, .. } => {
-            let process = describe::process(process.pid.get(), &record.command);
-            match record.ttl() {
-                Some(ttl) => format!("{process}, at most {}", time(ttl)),
-                None => process,
-            }
-        }
-        Holder::Lease => time(record.ttl().unwrap_or_default()),
+    let holder = pending.holder();
+    let process = holder.process_id();
+    let process = process.map(|process| describe::process(process.pid.get(), &record.command));
+    let follows = match (&process, record.ttl().map(time)) {
+        (Some(process), Some(time)) => format!("{process}, at most {time}"),
+        (Some(process), None) => process.clone(),
+        (None, time) => time.unwrap_or_default(),
     };
     let slots = slots(lock, &pending);
     let text = format!("acquired {name}{slots} for {follows}");
@@ -108,13 +106,14 @@ fn hand_over(
             lock.format()
         ));
     }
-    if let Holder::Caller {
-        process,
-        ends_with_call: true,
-        ..
-    } = pending.holder()
-    {
-        let process = describe::process(process.pid.get(), &record.command);
+    let ends_with_call = matches!(
+        holder,
+        Holder::Caller {
+            ends_with_call: true,
+            ..
+        }
+    );
+    if let Some(process) = process.filter(|_| ends_with_call) {
         outcome.warnings.push(format!(
             "{process} ends with this command, and the hold of {name} with it: use --pid PID, --ttl D for a lease, or `onehold run`"
         ));

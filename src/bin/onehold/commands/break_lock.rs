@@ -56,18 +56,14 @@ fn break_each(
             .note("  to break one of them, add --hold N; to break all, add --all")
             .lock(Box::new(status.clone())));
     }
-    let (mut broken, mut worst, mut warnings) = (Vec::new(), None, Vec::new());
+    let mut worst = None;
     let live = holds.iter().filter(|hold| !is_harmless(hold)).count();
     let cannot_ask = live > 0 && !typed.yes && !has_terminal();
     if cannot_ask {
         let holders = words::counted(live, "holder");
-        let text = format!("not confirmed: {name} has {holders}");
-        let outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text)
-            .note(output::store_line(session, status))
-            .note(
-                "  cannot ask for confirmation: no terminal (use --hold N --yes, or --all --yes)",
-            );
-        worst = Some(outcome.lock(Box::new(status.clone())));
+        let why = "  cannot ask for confirmation: no terminal (use --hold N --yes, or --all --yes)";
+        let outcome = not_confirmed(session, &format!("{name} has {holders}"), status.clone());
+        worst = Some(outcome.note(why));
     }
     for hold in holds.iter().filter(|hold| !cannot_ask || is_harmless(hold)) {
         // Ctrl-C ended the wait for work: the outcome says what still runs.
@@ -83,7 +79,7 @@ fn break_each(
             hold: hold.hold(),
             ..*typed
         };
-        let outcome = if one.yes {
+        let mut outcome = if one.yes {
             break_shown(session, lock, (*hold).clone(), &one)?
         } else {
             // As it is now: the answer to the question before may have come late.
@@ -91,18 +87,14 @@ fn break_each(
         };
         match outcome.exit {
             Exit::Done => {
-                // The next question may be canceled.
                 if session.tells() {
-                    for warning in &outcome.warnings {
-                        output::eprint(&format!("onehold: warning: {warning}"));
-                    }
-                } else {
-                    warnings.extend(outcome.warnings);
+                    output::warn(&outcome.warnings);
+                    outcome.warnings.clear();
                 }
-                broken.extend(outcome.lock.map(|was| *was));
+                // The next question may be canceled.
                 note_so_far(|so_far| {
-                    so_far.broken.clone_from(&broken);
-                    so_far.warnings.clone_from(&warnings);
+                    so_far.broken.extend(outcome.lock.map(|was| *was));
+                    so_far.warnings.append(&mut outcome.warnings);
                 });
             }
             // It has ended by itself.
@@ -113,11 +105,16 @@ fn break_each(
             }
         }
     }
-    let text = format!("broke {} of {} holds on {name}", broken.len(), holds.len());
+    let so_far = note_so_far(std::mem::take);
+    let text = format!(
+        "broke {} of {} holds on {name}",
+        so_far.broken.len(),
+        holds.len()
+    );
     let mut outcome = worst.unwrap_or_else(|| Outcome::new(Exit::Done, "broken", text));
     outcome.is_removed = outcome.exit == Exit::Done;
-    outcome.locks = broken;
-    outcome.warnings.extend(warnings);
+    outcome.locks = so_far.broken;
+    outcome.warnings.extend(so_far.warnings);
     Ok(outcome)
 }
 
@@ -180,11 +177,9 @@ fn break_shown(
         }
     }
     if !yes && !is_harmless(&status) && !is_refused && !agrees() {
-        let text = format!("not confirmed: {}", describe_holder(&status, local));
-        return Ok(Outcome::refused(Refusal::NOT_CONFIRMED, text)
-            .details(json!({ "hold": status.hold() }))
-            .note(output::store_line(session, &status))
-            .lock(Box::new(status)));
+        let details = json!({ "hold": status.hold() });
+        let holder = describe_holder(&status, local);
+        return Ok(not_confirmed(session, &holder, status).details(details));
     }
     let starter = starter(&status);
     // From here on Ctrl-C cannot change nothing.
@@ -200,11 +195,13 @@ fn break_shown(
             let text = match was.verdict.state {
                 State::Zombie => format!("removed {}", describe::zombie(&was)),
                 State::Free => format!("removed the lock file of {name}, which was free"),
-                _ => format!(
-                    "broke the hold on {} of {}",
-                    words::quoted_names(was.names()),
-                    describe_past_holder(&was, local)
-                ),
+                _ => {
+                    let (names, holder) = (was.names(), describe_past_holder(&was, local));
+                    format!(
+                        "broke the hold on {} of {holder}",
+                        words::quoted_names(names)
+                    )
+                }
             };
             let mut outcome = Outcome::new(Exit::Done, "broken", text).warnings(&warnings);
             if session.tells() {
@@ -225,6 +222,12 @@ fn break_shown(
         Break::Nothing => Ok(not_held(session, lock)),
         Break::Changed(status) => Ok(another(session, status)),
     }
+}
+
+fn not_confirmed(session: &Session, what: &str, status: Status) -> Outcome {
+    Outcome::refused(Refusal::NOT_CONFIRMED, format!("not confirmed: {what}"))
+        .note(output::store_line(session, &status))
+        .lock(Box::new(status))
 }
 
 /// Whether it is removed unasked.
@@ -295,16 +298,16 @@ fn still_running(
         let lines = output::block(&was, session.global.verbose);
         (describe_holder(&was, local), lines)
     } else {
-        let line = |process: String| format!("  still running: {process}");
-        let processes = found.iter();
-        let processes = processes.map(|(pid, command)| describe::process(pid.get(), command));
-        let mut lines: Vec<String> = processes.map(line).collect();
+        let line = |(pid, command): &(Pid, Vec<_>)| {
+            format!("  still running: {}", describe::process(pid.get(), command))
+        };
+        let mut lines: Vec<String> = found.iter().map(line).collect();
         if let Some(error) = look_failed {
             let cause = words::cause_text(error);
             lines.push(format!("  its processes cannot be listed: {cause}"));
         } else if found.is_empty() {
             let unseen = "a process that keeps the lock file open and cannot be seen from here";
-            lines.push(line(unseen.to_owned()));
+            lines.push(format!("  still running: {unseen}"));
         }
         let name = words::quoted(&was.name);
         (format!("the work of {name} could not be ended"), lines)

@@ -334,9 +334,7 @@ fn tell_held(session: &Session, held: &Event<'_>) -> std::io::Result<()> {
     if session.global.json {
         return held.print();
     }
-    for warning in &held.errors {
-        output::eprint(&format!("onehold: warning: {warning}"));
-    }
+    output::warn(&held.errors);
     output::data(&held.hold.unwrap_or_default().to_string())
 }
 
@@ -369,9 +367,7 @@ fn tell_end(
         if let Some(text) = loss {
             output::eprint(&format!("onehold: {text}"));
         }
-        for error in errors {
-            output::eprint(&format!("onehold: warning: {error}"));
-        }
+        output::warn(errors);
     }
     match why {
         _ if loss.is_some() => Printed::Yes(Exit::Lost),

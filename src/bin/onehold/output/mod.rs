@@ -4,6 +4,7 @@ pub(crate) mod failure;
 pub(crate) mod report;
 pub(crate) mod suggested;
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -70,7 +71,12 @@ pub(crate) fn print_notes(session: &Session, outcome: &Outcome) {
             eprint(&outcome.notes.join("\n"));
         }
     }
-    for warning in warnings(session, outcome) {
+    warn(warnings(session, outcome));
+}
+
+/// Prints warnings to stderr.
+pub(crate) fn warn(warnings: impl IntoIterator<Item = impl Display>) {
+    for warning in warnings {
         eprint(&format!("onehold: warning: {warning}"));
     }
 }

@@ -36,10 +36,8 @@ enum Step {
     Commit,
     /// Another question follows what was done.
     Uncommit,
-    /// A signal came, or another event that cancels.
-    Cancel,
-    /// Its outcome is to be printed.
-    Close,
+    /// A signal came, or another event that cancels, or the outcome is to be printed.
+    End,
     /// A signal came after `Commit`.
     GiveBack,
 }
@@ -50,7 +48,7 @@ impl Phase {
             (Self::Cancelable, Step::Take) => Self::Taking,
             (Self::Taking, Step::WaitAgain) | (Self::Committed, Step::Uncommit) => Self::Cancelable,
             (Self::Cancelable | Self::Taking, Step::Commit) => Self::Committed,
-            (Self::Cancelable | Self::Taking, Step::Cancel | Step::Close) => Self::Over,
+            (Self::Cancelable | Self::Taking, Step::End) => Self::Over,
             (_, Step::GiveBack) => Self::Over,
             (phase, _) => phase,
         }
@@ -76,11 +74,14 @@ pub(crate) enum Then {
     GivesUp,
 }
 
+/// What has happened, if it was no signal.
+type Why = Option<&'static str>;
+
 /// What cancels.
+#[derive(Clone, Copy)]
 struct Event {
     signal: i32,
-    /// What has happened, if it was no signal.
-    why: Option<String>,
+    why: Why,
     at: Instant,
 }
 
@@ -103,7 +104,7 @@ static INTERRUPT: Mutex<Interrupt> = Mutex::new(Interrupt {
 });
 
 /// Called with the signal, and with the event that stands for it, if there was one.
-type Report = Box<dyn FnOnce(i32, Option<&str>) + Send>;
+type Report = Box<dyn FnOnce(i32, Why) + Send>;
 
 /// What reports it, until it has been called. Locked meanwhile.
 static REPORT: Mutex<Option<Report>> = Mutex::new(None);
@@ -139,9 +140,9 @@ impl Interrupt {
     }
 
     /// The signal that cancels, or that stands for the event that does.
-    fn cause(&self) -> (i32, Option<String>) {
+    fn cause(&self) -> (i32, Why) {
         match &self.event {
-            Some(event) => (event.signal, event.why.clone()),
+            Some(event) => (event.signal, event.why),
             None => (self.signal().unwrap_or(SIGINT), None),
         }
     }
@@ -174,7 +175,7 @@ pub(crate) fn signal_so_far() -> Option<i32> {
 /// that a calling shell script ends too. One that is ignored stays so.
 ///
 /// The next call only says what follows.
-pub(crate) fn on_interrupt(then: Then, report: impl FnOnce(i32, Option<&str>) + Send + 'static) {
+pub(crate) fn on_interrupt(then: Then, report: impl FnOnce(i32, Why) + Send + 'static) {
     let mut interrupt = lock(&INTERRUPT);
     interrupt.then = then;
     if interrupt.watch != Watch::Handled {
@@ -196,13 +197,13 @@ pub(crate) fn has_handler() -> bool {
 
 /// Cancels as this signal does, and ends with its exit code. `why`: what has happened, if it was no signal. Returns
 /// `false` after `commit`.
-pub(crate) fn cancel(signal: i32, why: Option<&str>) -> bool {
-    let (mut interrupt, before) = after(Step::Cancel);
+pub(crate) fn cancel(signal: i32, why: Why) -> bool {
+    let (mut interrupt, before) = after(Step::End);
     let ends = before == Phase::Cancelable && interrupt.then == Then::Ends;
     let is_first = interrupt.event.is_none();
     let first = interrupt.event.get_or_insert_with(|| Event {
         signal,
-        why: why.map(str::to_owned),
+        why,
         at: Instant::now(),
     });
     let is_same = is_first || first.at.elapsed() < SAME_EVENT;
@@ -236,7 +237,7 @@ fn report() {
         if why.is_none() && signal == SIGINT && std::io::stderr().is_terminal() {
             crate::output::eprint("");
         }
-        report(signal, why.as_deref());
+        report(signal, why);
     }
 }
 
@@ -340,7 +341,7 @@ pub(crate) fn uncommit() {
 
 /// Called before an outcome is printed, so that there is no second one. Never returns if the attempt was canceled.
 pub(crate) fn close() {
-    let (mut interrupt, before) = after(Step::Close);
+    let (mut interrupt, before) = after(Step::End);
     interrupt.stop_noting();
     let is_canceled = before == Phase::Over || interrupt.signal().is_some();
     drop(interrupt);
@@ -364,8 +365,7 @@ mod tests {
             (Step::WaitAgain, [Cancelable, Cancelable, Committed, Over]),
             (Step::Commit, [Committed, Committed, Committed, Over]),
             (Step::Uncommit, [Cancelable, Taking, Cancelable, Over]),
-            (Step::Cancel, [Over, Over, Committed, Over]),
-            (Step::Close, [Over, Over, Committed, Over]),
+            (Step::End, [Over, Over, Committed, Over]),
             (Step::GiveBack, [Over; 4]),
         ];
         for (step, after) in expected {

@@ -26,27 +26,18 @@ pub(crate) fn not_started(verb: &str, why: &str) -> Outcome {
     Outcome::refused(Refusal::CALLER_EXITED, format!("{why}{result}"))
 }
 
-#[cfg(unix)]
-pub(crate) fn find(wanted: Option<DieWith>) -> anyhow::Result<Option<ProcessId>> {
-    #[cold]
-    #[inline(never)]
-    fn found(wanted: DieWith) -> onehold::Result<Option<ProcessId>> {
-        match wanted {
-            DieWith::None => Ok(None),
-            DieWith::Pid(pid) => onehold::command_line::process(pid).map(Some),
-            DieWith::Parent => onehold::command_line::parent().map(Some),
-        }
-    }
-    Ok(wanted.map_or(Ok(None), found)?)
-}
-
-#[cfg(not(unix))]
 pub(crate) fn find(wanted: Option<DieWith>) -> anyhow::Result<Option<ProcessId>> {
     match wanted {
         None | Some(DieWith::None) => Ok(None),
-        Some(_) => anyhow::bail!(crate::arguments::args::UsageError(
-            "--die-with is not supported on this system".to_owned()
-        )),
+        #[cfg(unix)]
+        Some(DieWith::Pid(pid)) => Ok(Some(onehold::command_line::process(pid)?)),
+        #[cfg(unix)]
+        Some(DieWith::Parent) => Ok(Some(onehold::command_line::parent()?)),
+        #[cfg(not(unix))]
+        Some(_) => {
+            let text = "--die-with is not supported on this system";
+            anyhow::bail!(crate::arguments::args::UsageError(text.to_owned()))
+        }
     }
 }
 

@@ -355,8 +355,8 @@ impl Supervisor<'_> {
     fn end_text(&self, cause: Cause) -> String {
         let name = words::quoted(&self.hold.record().name);
         match cause {
-            Cause::Terminated => "terminated".to_owned(),
-            Cause::Killed => "the command was killed".to_owned(),
+            // Whoever did that knows it.
+            Cause::Terminated | Cause::Killed => String::new(),
             Cause::CallerExited => die_with::has_exited().unwrap_or_default().to_owned(),
             Cause::Broken => format!("lock {name} was broken while the command was running"),
             Cause::Lost => loss_text(&self.hold, WHILE_RUNNING),
@@ -397,7 +397,6 @@ impl Supervisor<'_> {
         let warnings = self.hold.warnings().iter();
         let mut warnings: Vec<String> = warnings.map(words::error_chain).collect();
         let cause = self.forced.as_ref().map(|(cause, _)| *cause);
-        let ended_text = cause.map(|cause| self.end_text(cause));
         let is_broken = cause == Some(Cause::Broken);
         // Otherwise it is reaped after the release: see `wait`.
         let is_to_be_kept = self.hold.record().hold_at_least_ms.is_some() && !is_broken;
@@ -405,27 +404,26 @@ impl Supervisor<'_> {
         let known = early.as_ref().map(|status| status.as_ref().ok().copied());
         let mut goes_on = tries_to_keep(session, queue, &name, self.hold.record().held_until());
         let released = self.hold.give_back(known.map(command_end), &mut goes_on);
-        let mut was_lost = self.is_lost || is_broken;
-        let mut loss = String::new();
-        if was_lost {
-            loss = loss_text(&self.hold, WHILE_RUNNING);
-        } else {
-            match &released {
-                Ok(ReleaseOutcome::Lost) => loss = loss_text(&self.hold, WHILE_RUNNING),
-                Ok(how) if session.global.verbose => say_released(session, &name, &self.hold, *how),
-                Ok(_) => {}
-                // Others may have it before the time that was asked for.
-                Err(error) if is_to_be_kept => {
-                    let cause = words::error_chain(error);
-                    loss = format!("lost lock {name} after the command had ended: {cause}");
-                }
-                Err(error) => warnings.push(words::error_chain(error)),
+        let was_noticed = self.is_lost || is_broken;
+        let is_gone = was_noticed || matches!(released, Ok(ReleaseOutcome::Lost));
+        let mut loss = is_gone.then(|| loss_text(&self.hold, WHILE_RUNNING));
+        match &released {
+            _ if is_gone => {}
+            Ok(how) if session.global.verbose => say_released(session, &name, &self.hold, *how),
+            Ok(_) => {}
+            // Others may have it before the time that was asked for.
+            Err(error) if is_to_be_kept => {
+                let cause = words::error_chain(error);
+                loss = Some(format!(
+                    "lost lock {name} after the command had ended: {cause}"
+                ));
             }
-            was_lost = !loss.is_empty();
-            if was_lost {
-                output::say(session, &loss);
-            }
+            Err(error) => warnings.push(words::error_chain(error)),
         }
+        if let Some(loss) = loss.as_ref().filter(|_| !was_noticed) {
+            output::say(session, loss);
+        }
+        let was_lost = loss.is_some();
         let status = early.unwrap_or_else(|| self.child.wait());
         let status = status.inspect_err(|error| {
             let cause = words::cause_text(error);
@@ -448,9 +446,10 @@ impl Supervisor<'_> {
             Some(Cause::TimeLimit) => Some(Refusal::TIME_LIMIT),
             _ => None,
         };
-        let ended_text = ended_text.filter(|_| is_broken || refusal != Some(Refusal::LOST));
         let mut outcome = if let Some(refusal) = refusal {
-            Outcome::refused(refusal, ended_text.unwrap_or(loss))
+            let loss = loss.filter(|_| refusal == Refusal::LOST && !is_broken);
+            let ended = || cause.map(|cause| self.end_text(cause)).unwrap_or_default();
+            Outcome::refused(refusal, loss.unwrap_or_else(ended))
         } else {
             let text = format!("{name}: the command {}", status_text(status));
             Outcome::new(command_exit, word_of(was_lost, &released), text)

@@ -176,7 +176,8 @@ fn one_after_another(events: &Receiver<Event>, every: Duration) -> CommandResult
 
 /// In the alternate screen of a terminal.
 fn redraw(events: &Receiver<Event>, every: Duration) -> anyhow::Result<()> {
-    let mut shown: Option<Vec<Status>> = None;
+    // The marks of the rows are those since `before`.
+    let (mut before, mut shown) = (None::<Vec<Status>>, None::<Vec<Status>>);
     let mut rows: Vec<(Status, Mark)> = Vec::new();
     let mut marked_at = Instant::now();
     let mut head = String::new();
@@ -184,14 +185,13 @@ fn redraw(events: &Receiver<Event>, every: Duration) -> anyhow::Result<()> {
     loop {
         let has_news = match events.recv_timeout(RESIZE_INTERVAL) {
             Ok(Some(Ok((listing, counted)))) => {
-                let marked = marked(shown.as_deref(), &listing.locks);
+                let is_changed = is_changed(&marked(shown.as_deref(), &listing.locks));
                 // One change wakes more than once, and its marks are to be seen.
-                if is_changed(&marked) || rows.is_empty() || marked_at.elapsed() >= every {
+                if is_changed || rows.is_empty() || marked_at.elapsed() >= every {
                     marked_at = Instant::now();
-                    rows = marked;
-                } else {
-                    update(&mut rows, &listing.locks);
+                    before = shown;
                 }
+                rows = marked(before.as_deref(), &listing.locks);
                 head = counted;
                 shown = Some(listing.locks);
                 true
@@ -221,17 +221,6 @@ fn key(lock: &Status) -> (&str, Option<u32>) {
 
 fn by_key(locks: &[Status]) -> HashMap<(&str, Option<u32>), &Status> {
     locks.iter().map(|lock| (key(lock), lock)).collect()
-}
-
-/// The rows as they are now, with the marks that they have.
-fn update(rows: &mut [(Status, Mark)], now: &[Status]) {
-    let now = by_key(now);
-    for (shown, mark) in rows {
-        let lock = now.get(&key(shown)).filter(|_| *mark != Mark::Gone);
-        if let Some(lock) = lock {
-            *shown = (*lock).clone();
-        }
-    }
 }
 
 /// The rows with what is new, gone or otherwise than it was shown.

@@ -450,11 +450,8 @@ impl<'a> Taking<'a> {
                 output::eprint(&line);
             }
         }
-        if displaced.is_empty() {
-            return;
-        }
-        for warning in wait_for_displaced(session, displaced, queue) {
-            output::eprint(&format!("onehold: warning: {warning}"));
+        if !displaced.is_empty() {
+            output::warn(wait_for_displaced(session, displaced, queue));
         }
     }
 }

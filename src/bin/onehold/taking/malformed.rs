@@ -116,10 +116,7 @@ fn move_aside(taking: Taking<'_>) -> onehold::Result<Option<Status>> {
         if session.tells() {
             output::eprint(&format!("onehold: {}", moved_text(&status, &moved.to)));
         }
-        for warning in &moved.warnings {
-            let warning = words::error_chain(warning);
-            output::eprint(&format!("onehold: warning: {warning}"));
-        }
+        output::warn(moved.warnings.iter().map(words::error_chain));
     }
     Ok(None)
 }

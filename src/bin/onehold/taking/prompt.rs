@@ -28,47 +28,40 @@ pub(crate) struct SoFar {
     pub(crate) not_broken: Vec<String>,
 }
 
-static SO_FAR: Mutex<Option<SoFar>> = Mutex::new(None);
+static SO_FAR: Mutex<SoFar> = Mutex::new(SoFar {
+    broken: Vec::new(),
+    warnings: Vec::new(),
+    not_broken: Vec::new(),
+});
 
 /// The report of a later signal tells this, too.
-pub(crate) fn note_so_far(note: impl FnOnce(&mut SoFar)) {
-    let mut so_far = SO_FAR.lock().unwrap_or_else(PoisonError::into_inner);
-    note(so_far.get_or_insert_default());
-}
-
-fn has_broken() -> bool {
-    let mut has_broken = false;
-    note_so_far(|so_far| has_broken = !so_far.broken.is_empty());
-    has_broken
+pub(crate) fn note_so_far<T>(note: impl FnOnce(&mut SoFar) -> T) -> T {
+    note(&mut SO_FAR.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// From now on a signal that ends the program is reported.
 pub(crate) fn report_cancel(session: &Session, then: Then) {
     let session = session.clone();
-    let report = move |signal, why: Option<&str>| {
-        let mut outcome = match (die_with::has_exited(), why) {
-            (Some(why), _) => die_with::not_started(session.verb, why),
-            (None, why) => {
-                let because = why.map_or_else(String::new, |why| format!(": {why}"));
-                let result = match session.verb {
-                    "run" => "; the command was not started",
-                    "break" if has_broken() => "; nothing more was broken",
-                    "break" => "; nothing was broken",
-                    _ => "",
-                };
-                let text = format!("canceled{because}{result}");
-                Outcome::refused(Refusal::INTERRUPTED, text)
-            }
+    let report = move |signal, why: Option<&'static str>| {
+        let so_far = note_so_far(std::mem::take);
+        let mut outcome = if let Some(why) = die_with::has_exited() {
+            die_with::not_started(session.verb, why)
+        } else {
+            let because = why.map_or_else(String::new, |why| format!(": {why}"));
+            let result = match session.verb {
+                "run" => "; the command was not started",
+                "break" if so_far.broken.is_empty() => "; nothing was broken",
+                "break" => "; nothing more was broken",
+                _ => "",
+            };
+            let text = format!("canceled{because}{result}");
+            Outcome::refused(Refusal::INTERRUPTED, text)
         };
         outcome.exit = Exit::Signal(signal);
-        note_so_far(|so_far| {
-            outcome.locks = std::mem::take(&mut so_far.broken);
-            outcome.warnings = std::mem::take(&mut so_far.warnings);
-            let not_broken = so_far.not_broken.drain(..);
-            outcome
-                .notes
-                .extend(not_broken.map(|text| format!("  {text}")));
-        });
+        outcome.locks = so_far.broken;
+        outcome.warnings = so_far.warnings;
+        let not_broken = so_far.not_broken.iter();
+        outcome = outcome.notes(not_broken.map(|text| format!("  {text}")));
         let _ = output::print_outcome(&session, &outcome);
     };
     cancel::on_interrupt(then, report);
