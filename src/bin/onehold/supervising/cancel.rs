@@ -9,7 +9,7 @@
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use onehold::WaitDecision;
@@ -78,12 +78,15 @@ pub(crate) enum Then {
 type Why = Option<&'static str>;
 
 /// What cancels.
-#[derive(Clone, Copy)]
+#[derive(Debug)]
 struct Event {
     signal: i32,
     why: Why,
     at: Instant,
 }
+
+/// The first one that came.
+static EVENT: OnceLock<Event> = OnceLock::new();
 
 /// An attempt that signals can cancel.
 struct Interrupt {
@@ -91,8 +94,6 @@ struct Interrupt {
     watch: Watch,
     /// A question can come between two waits.
     then: Then,
-    /// The first one that came.
-    event: Option<Event>,
 }
 
 /// Locked for moments only.
@@ -100,7 +101,6 @@ static INTERRUPT: Mutex<Interrupt> = Mutex::new(Interrupt {
     phase: Phase::Cancelable,
     watch: Watch::None,
     then: Then::Ends,
-    event: None,
 });
 
 /// Called with the signal, and with the event that stands for it, if there was one.
@@ -131,22 +131,6 @@ fn after(step: Step) -> (MutexGuard<'static, Interrupt>, Phase) {
 }
 
 impl Interrupt {
-    fn signal(&self) -> Option<i32> {
-        // On Unix the handler itself notes it, in the main thread.
-        signal::last_signal().or_else(|| {
-            let event = self.event.as_ref().filter(|event| event.why.is_none());
-            event.map(|event| event.signal)
-        })
-    }
-
-    /// The signal that cancels, or that stands for the event that does.
-    fn cause(&self) -> (i32, Why) {
-        match &self.event {
-            Some(event) => (event.signal, event.why),
-            None => (self.signal().unwrap_or(SIGINT), None),
-        }
-    }
-
     fn handle_signals(&mut self) {
         self.watch = Watch::Handled;
         let by_signal = || {
@@ -168,7 +152,19 @@ impl Interrupt {
 
 /// The signal that has come, even if the thread of the handler does not know of it yet.
 pub(crate) fn signal_so_far() -> Option<i32> {
-    lock(&INTERRUPT).signal()
+    // On Unix the handler itself notes it, in the main thread.
+    signal::last_signal().or_else(|| {
+        let event = EVENT.get().filter(|event| event.why.is_none());
+        event.map(|event| event.signal)
+    })
+}
+
+/// The signal that cancels, or that stands for the event that does.
+fn cause() -> (i32, Why) {
+    match EVENT.get() {
+        Some(event) => (event.signal, event.why),
+        None => (signal_so_far().unwrap_or(SIGINT), None),
+    }
 }
 
 /// Lets Ctrl-C, TERM and HUP call `report` with their number and then end the program by that signal, so
@@ -182,7 +178,7 @@ pub(crate) fn on_interrupt(then: Then, report: impl FnOnce(i32, Why) + Send + 's
         *lock(&REPORT) = Some(Box::new(report));
         interrupt.handle_signals();
     }
-    let is_canceled = interrupt.phase == Phase::Over || interrupt.signal().is_some();
+    let is_canceled = interrupt.phase == Phase::Over || signal_so_far().is_some();
     drop(interrupt);
     // One that came before does not end the program by itself.
     if is_canceled {
@@ -198,16 +194,13 @@ pub(crate) fn has_handler() -> bool {
 /// Cancels as this signal does, and ends with its exit code. `why`: what has happened, if it was no signal. Returns
 /// `false` after `commit`.
 pub(crate) fn cancel(signal: i32, why: Why) -> bool {
-    let (mut interrupt, before) = after(Step::End);
-    let ends = before == Phase::Cancelable && interrupt.then == Then::Ends;
-    let is_first = interrupt.event.is_none();
-    let first = interrupt.event.get_or_insert_with(|| Event {
-        signal,
-        why,
-        at: Instant::now(),
-    });
-    let is_same = is_first || first.at.elapsed() < SAME_EVENT;
+    let at = Instant::now();
+    // Before the main thread can see that it is canceled.
+    let is_first = EVENT.set(Event { signal, why, at }).is_ok();
+    let (interrupt, before) = after(Step::End);
+    let ends = interrupt.then == Then::Ends;
     drop(interrupt);
+    let is_same = |first: &Event| first.at.elapsed() < SAME_EVENT;
     match before {
         Phase::Committed => return false,
         Phase::Cancelable if ends => end(),
@@ -217,7 +210,7 @@ pub(crate) fn cancel(signal: i32, why: Why) -> bool {
             report();
         }
         // Another signal ends the program at once, whatever is left.
-        Phase::Over if why.is_none() && !is_same => {
+        Phase::Over if why.is_none() && !is_first && !EVENT.get().is_some_and(is_same) => {
             report();
             end_by(signal, true);
         }
@@ -228,7 +221,7 @@ pub(crate) fn cancel(signal: i32, why: Why) -> bool {
 
 /// Reports what has canceled, once. Does not wait for another thread that does so.
 fn report() {
-    let (signal, why) = lock(&INTERRUPT).cause();
+    let (signal, why) = cause();
     let Ok(mut report) = REPORT.try_lock() else {
         return;
     };
@@ -249,7 +242,7 @@ fn end() -> ! {
     report();
     // Another thread may have begun to.
     drop(lock(&REPORT));
-    let (signal, why) = lock(&INTERRUPT).cause();
+    let (signal, why) = cause();
     end_by(signal, why.is_none());
 }
 
@@ -286,7 +279,7 @@ pub(crate) fn may_go_on(decision: WaitDecision) -> bool {
         WaitDecision::WaitAgain => {
             let (mut interrupt, before) = after(Step::WaitAgain);
             interrupt.stop_noting();
-            before == Phase::Taking && interrupt.signal().is_none()
+            before == Phase::Taking && signal_so_far().is_none()
         }
     }
 }
@@ -303,7 +296,7 @@ pub(crate) fn end_if_canceled() {
 /// which releases the lock, and never returns.
 pub(crate) fn commit<T>(value: T) -> T {
     let (interrupt, _) = after(Step::Commit);
-    if interrupt.phase == Phase::Committed && interrupt.signal().is_none() {
+    if interrupt.phase == Phase::Committed && signal_so_far().is_none() {
         return value;
     }
     drop(interrupt);
@@ -314,7 +307,7 @@ pub(crate) fn commit<T>(value: T) -> T {
 /// Whether a signal came after `commit`.
 pub(crate) fn is_late() -> bool {
     let interrupt = lock(&INTERRUPT);
-    interrupt.phase == Phase::Committed && interrupt.signal().is_some()
+    interrupt.phase == Phase::Committed && signal_so_far().is_some()
 }
 
 /// Gives back what is held after a signal, and reports that if a signal before `commit` would have been reported.
@@ -333,8 +326,8 @@ pub(crate) fn give_back<T>(held: T) {
 
 /// Signals cancel what comes next: a question follows what was done. Never returns if one came meanwhile.
 pub(crate) fn uncommit() {
-    let is_canceled = after(Step::Uncommit).0.signal().is_some();
-    if is_canceled {
+    drop(after(Step::Uncommit));
+    if signal_so_far().is_some() {
         commit(());
     }
 }
@@ -343,7 +336,7 @@ pub(crate) fn uncommit() {
 pub(crate) fn close() {
     let (mut interrupt, before) = after(Step::End);
     interrupt.stop_noting();
-    let is_canceled = before == Phase::Over || interrupt.signal().is_some();
+    let is_canceled = before == Phase::Over || signal_so_far().is_some();
     drop(interrupt);
     match before {
         Phase::Committed => {}
