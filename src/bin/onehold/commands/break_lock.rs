@@ -105,7 +105,8 @@ fn break_each(
             }
         }
     }
-    let so_far = note_so_far(std::mem::take);
+    // A signal that has just come still reports it.
+    let so_far = note_so_far(|so_far| so_far.clone());
     let text = format!(
         "broke {} of {} holds on {name}",
         so_far.broken.len(),

@@ -19,7 +19,7 @@ use crate::words;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What came of the questions before one that is canceled.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct SoFar {
     pub(crate) broken: Vec<Status>,
     /// With `--json`. Otherwise they are printed at once.
