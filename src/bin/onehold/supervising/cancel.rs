@@ -48,8 +48,7 @@ impl Phase {
             (Self::Cancelable, Step::Take) => Self::Taking,
             (Self::Taking, Step::WaitAgain) | (Self::Committed, Step::Uncommit) => Self::Cancelable,
             (Self::Cancelable | Self::Taking, Step::Commit) => Self::Committed,
-            (Self::Cancelable | Self::Taking, Step::End) => Self::Over,
-            (_, Step::GiveBack) => Self::Over,
+            (Self::Cancelable | Self::Taking, Step::End) | (_, Step::GiveBack) => Self::Over,
             (phase, _) => phase,
         }
     }

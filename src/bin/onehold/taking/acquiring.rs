@@ -364,12 +364,8 @@ impl<'a> Taking<'a> {
             _ => holder,
         };
         let mut outcome = Outcome::refused(refusal, message);
-        if let (Some(keep), Some(position)) = (typed.keep_place, blocked.kept_position) {
-            tell_kept(&mut outcome, keep, position);
-        }
-        if typed.keep_place.is_some() && typed.wait.is_none() {
-            let warning = "no place is kept: --keep-place has no effect without --wait";
-            outcome.warnings.push(warning.to_owned());
+        if let Some(keep) = typed.keep_place {
+            self.tell_kept(&mut outcome, keep, blocked.kept_position);
         }
         match (refusal, typed.conflict_exit_code) {
             (Refusal::MALFORMED | Refusal::ZOMBIE, _) if was_asked => outcome.status = "blocked",
@@ -434,6 +430,25 @@ impl<'a> Taking<'a> {
         outcome.lock(status)
     }
 
+    /// Adds whether the place in the queue is kept.
+    #[cold]
+    #[inline(never)]
+    fn tell_kept(self, outcome: &mut Outcome, keep: Duration, position: Option<usize>) {
+        if self.typed.wait.is_none() {
+            let warning = "no place is kept: --keep-place has no effect without --wait";
+            outcome.warnings.push(warning.to_owned());
+        }
+        if let Some(position) = position {
+            let (place, span) = (words::ordinal(position), words::short_span(keep));
+            let text = format!("; your place ({place}) is kept for {span}");
+            outcome.message.push_str(&text);
+            outcome.more = json!({
+                "kept_position": position,
+                "kept_seconds": keep.as_secs_f64(),
+            });
+        }
+    }
+
     /// Says with -v what was acquired, and what has become of those that held it before.
     pub(crate) fn report_acquired(self, hold: &Hold, queue: Option<&SignalQueue>) {
         let (session, lock) = (self.session, self.lock);
@@ -465,19 +480,6 @@ fn tell_ripening(session: &Session, status: &Status) {
         let holder = describe_holder(status, local);
         output::eprint(&format!("onehold: {holder}; taking it over in {left}"));
     }
-}
-
-/// Adds that the place in the queue is kept.
-#[cold]
-#[inline(never)]
-fn tell_kept(outcome: &mut Outcome, keep: Duration, position: usize) {
-    let (place, span) = (words::ordinal(position), words::short_span(keep));
-    let text = format!("; your place ({place}) is kept for {span}");
-    outcome.message.push_str(&text);
-    outcome.more = json!({
-        "kept_position": position,
-        "kept_seconds": keep.as_secs_f64(),
-    });
 }
 
 /// The message about a hold that was taken over or taken by force.
