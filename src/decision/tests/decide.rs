@@ -574,8 +574,7 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
 fn tickets_behind_the_last_one_for_a_related_name_are_not_read() {
     let read_by = |request: Request, waiters: &[&str]| {
         let queue = memory([]).awaited_by(waiters.iter().map(|text| super::request(text)));
-        let numbers = earlier_tickets(&request, &request.wants, &queue).unwrap();
-        numbers
+        earlier_tickets(&request, &request.wants, &queue).unwrap()
     };
     assert_eq!(read_by(request("x/t"), &["x/u", "x/v"]), [0; 0]);
     for related in ["x", "x/t", "x/t/u"] {
@@ -595,8 +594,7 @@ fn each_waiter_for_a_name_is_counted_once() {
     let queue = memory([]).awaited_by([request("x"), both(), request("x/t"), request("x/u")]);
     let waiting = |names: &[&str]| {
         let wants: Vec<Want> = names.iter().map(|text| want(text, EXCLUSIVE)).collect();
-        let waiting = waiting_for(&wants, &queue).unwrap();
-        waiting
+        waiting_for(&wants, &queue).unwrap()
     };
     assert_eq!(waiting(&["x"]), 2);
     assert_eq!(waiting(&["x", "x/t"]), 3);

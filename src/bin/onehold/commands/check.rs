@@ -87,9 +87,9 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         outcome = outcome.data(lines.join("\n"));
     }
     if let Some(is_mine) = is_mine {
-        let mut more = outcome.more.as_object().cloned().unwrap_or_default();
-        more.insert(RUNS_UNDER.to_owned(), is_mine.into());
-        outcome.more = more.into();
+        let mut fields = outcome.more.as_object().cloned().unwrap_or_default();
+        fields.insert(RUNS_UNDER.to_owned(), is_mine.into());
+        outcome.more = fields.into();
     }
     Ok(outcome.lock(Box::new(status)).into())
 }

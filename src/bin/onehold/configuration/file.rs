@@ -111,7 +111,7 @@ fn read_open(path: &Path, file: File, of_machine: bool) -> io::Result<String> {
 }
 
 /// The file, if it may be read. That of the machine decides for all users which locks they share, so it must be root's.
-/// A FIFO is refused, unless the caller has it open already, as a shell for `<(…)`.
+/// A FIFO is refused, unless it is named by a descriptor of the caller, as a shell does for `<(…)`.
 #[cfg(unix)]
 fn examined(path: &Path, file: File, of_machine: bool) -> io::Result<File> {
     use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -123,7 +123,11 @@ fn examined(path: &Path, file: File, of_machine: bool) -> io::Result<File> {
     if !found.file_type().is_fifo() {
         return Ok(file);
     }
-    if !path.starts_with("/dev/fd") && !path.starts_with("/proc") {
+    // The whole path: behind /proc/PID/root, or `..`, there is any FIFO.
+    let number = ["/dev/fd/", "/proc/self/fd/"]
+        .into_iter()
+        .find_map(|below| path.to_str()?.strip_prefix(below));
+    if !number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit())) {
         return Err(io::Error::other("it is a FIFO"));
     }
     File::open(path)
