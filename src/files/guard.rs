@@ -321,11 +321,12 @@ fn make_guard(root: &Directory, whose: Whose) -> io::Result<()> {
 
 /// Locks the directory as soon as it is free, and blocks stop and termination signals.
 fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlock> {
-    let signals = SignalBlock::new().context(Operation::BlockSignals, path)?;
-    if root.try_lock().context(Operation::LockStore, path)? {
-        return Ok(signals);
+    {
+        let signals = SignalBlock::new().context(Operation::BlockSignals, path)?;
+        if root.try_lock().context(Operation::LockStore, path)? {
+            return Ok(signals);
+        }
     }
-    drop(signals);
     wait_for(root, path, limit)
 }
 
