@@ -130,8 +130,9 @@ impl Directory {
         } else {
             format!("it belongs to user {}, who", user_name(owner.as_raw()))
         };
-        let why = format!("{who} could remove what is kept in it");
-        Err(io::Error::other(why))
+        Err(io::Error::other(format!(
+            "{who} could remove what is kept in it"
+        )))
     }
 
     /// Whether others may write to the store.
@@ -159,14 +160,12 @@ impl Directory {
 
     /// Creates a directory; that it exists already is fine.
     pub(crate) fn make_below(&self, name: &OsStr) -> io::Result<()> {
-        let is_changed = self.sharing.is_some_and(Sharing::changes_directories);
-        let made = if is_changed {
-            let change = |made: &OwnedFd| self.share_new(made, Made::Directory);
-            self.make_changed(name, Mode::from_raw_mode(0o700), change)
-        } else {
-            created(mkdirat(&self.fd, name, Mode::from_raw_mode(0o777)))
-        };
-        made.map(drop)
+        if !self.sharing.is_some_and(Sharing::changes_directories) {
+            return created(mkdirat(&self.fd, name, Mode::from_raw_mode(0o777))).map(drop);
+        }
+        let change = |made: &OwnedFd| self.share_new(made, Made::Directory);
+        let mode = Mode::from_raw_mode(0o700);
+        self.make_changed(name, mode, change).map(drop)
     }
 
     /// Creates a directory that only the owner of the store may enter; that it exists already is fine.
@@ -231,13 +230,9 @@ impl Directory {
     /// The user whose files alone this process can remove or replace in the directory: in a sticky one,
     /// that of the process itself. `None`: those of all users.
     pub(crate) fn only_removable(&self) -> io::Result<Option<u32>> {
-        let facts = fstat(&self.fd)?;
-        if facts.st_mode & STICKY == 0 {
-            return Ok(None);
-        }
-        let user = geteuid();
-        let may_all = user.is_root() || user.as_raw() == facts.st_uid;
-        Ok((!may_all).then_some(user.as_raw()))
+        let (facts, user) = (fstat(&self.fd)?, geteuid());
+        let may_all = facts.st_mode & STICKY == 0 || user.is_root();
+        Ok((!may_all && user.as_raw() != facts.st_uid).then_some(user.as_raw()))
     }
 
     /// Whether a file in it can only be removed by its own user, by that of the directory and by root.
@@ -340,8 +335,7 @@ impl Directory {
 
     /// Opens the file `name` for writing in place. The caller checks that it is the expected file.
     pub(crate) fn open_for_update(&self, name: &OsStr) -> io::Result<File> {
-        let file = openat(&self.fd, name, OFlags::RDWR | CAREFUL, Mode::empty())?;
-        Ok(File::from(file))
+        Ok(openat(&self.fd, name, OFlags::RDWR | CAREFUL, Mode::empty())?.into())
     }
 
     /// Fails if the caller may not write to the file `name`, which is not opened.
@@ -405,11 +399,10 @@ impl Directory {
 
     /// Lets those write to a record who may replace it: in a sticky directory nobody but its user.
     pub(crate) fn let_others_write(&self, record: &File) -> io::Result<()> {
-        match self.sharing {
-            Some(sharing) if sharing.is_shared() && !sharing.is_sticky() => {
-                Ok(fchmod(record, sharing.mode_of_common())?)
-            }
-            _ => Ok(()),
+        let store = self.sharing;
+        match store.filter(|store| store.is_shared() && !store.is_sticky()) {
+            Some(store) => Ok(fchmod(record, store.mode_of_common())?),
+            None => Ok(()),
         }
     }
 
@@ -459,13 +452,12 @@ impl Directory {
     /// What its filesystem has room for.
     pub(crate) fn space(&self) -> io::Result<Space> {
         let found = fstatvfs(&self.fd)?;
-        // Some have no limit of files (btrfs).
-        let has_limit = found.f_files > 0;
         Ok(Space {
             is_read_only: found.f_flag.contains(StatVfsMountFlags::RDONLY),
             free_bytes: Some(found.f_bavail.saturating_mul(found.f_frsize)),
             bytes: Some(found.f_blocks.saturating_mul(found.f_frsize)),
-            free_files: has_limit.then_some(found.f_favail),
+            // Some have no limit of files (btrfs).
+            free_files: (found.f_files > 0).then_some(found.f_favail),
         })
     }
 
@@ -492,8 +484,7 @@ impl Directory {
     pub(crate) fn open_own(&self, name: &OsStr, append: bool) -> io::Result<File> {
         let mut flags = OFlags::RDWR | OFlags::CREATE | CAREFUL;
         flags.set(OFlags::APPEND, append);
-        let (file, _) = own_file(openat(&self.fd, name, flags, RECORD_MODE)?)?;
-        Ok(file)
+        own_file(openat(&self.fd, name, flags, RECORD_MODE)?).map(|(file, _)| file)
     }
 
     /// As [`Self::open_own`], in a directory below this one, which must exist.
