@@ -468,7 +468,7 @@ impl Protocol {
         Some(())
     }
 
-    // Mirrors run, src/sys/unix/spawn.rs: 1a0c16757f1b75c4
+    // Mirrors run, src/sys/unix/spawn.rs: d8d7e94f2f956d41
     fn child_step(&self, state: &mut State, of: usize) -> Option<()> {
         let id = state.processes[of].file?;
         let next = match state.processes[of].child {

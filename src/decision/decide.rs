@@ -193,10 +193,13 @@ fn take<H>(request: &Request, found: Review<H>, snapshot: &dyn Snapshot<H>) -> R
 /// The number of a new shared record: of the lowest slot that is free. Those `given_back` are dead, but the
 /// file of one may have to stay.
 fn free_number<H>(existing: &[u32], given_back: &[&Judged<H>]) -> u32 {
-    let given_back = given_back.iter().map(|judged| &judged.found);
-    let given_back =
-        given_back.filter_map(|found| Some((found.key.index?.number, found.facts.stays)));
-    let stays: BTreeMap<u32, bool> = given_back.collect();
+    let mut stays: BTreeMap<u32, bool> = BTreeMap::new();
+    for found in given_back.iter().map(|judged| &judged.found) {
+        if let Some(index) = found.key.index {
+            // Two files may have one number.
+            *stays.entry(index.number).or_default() |= found.facts.stays;
+        }
+    }
     let in_use = existing.iter().filter(|number| !stays.contains_key(number));
     let in_use: BTreeSet<u32> = in_use.map(|number| Index::from(*number).slot()).collect();
     let unwritable = existing.iter().copied();

@@ -490,12 +490,12 @@ impl Client {
     }
 
     /// Reads a watch in a thread of its own until `each` returns false, the watch ends, or some time has
-    /// passed; `each` is then told nothing, once, and dropped.
+    /// passed; `each` is then told nothing, once, and dropped. `false`: there is no thread, and nothing is read.
     pub(super) fn watch(
         &self,
         ranges: &[Watch],
         mut each: impl FnMut(Option<WatchAnswer>) -> bool + Send + 'static,
-    ) {
+    ) -> bool {
         let body: Vec<u8> = ranges
             .iter()
             .filter_map(|range| serde_json::to_vec(range).ok())
@@ -517,8 +517,7 @@ impl Client {
             }
             each(None);
         };
-        // Without a thread the waiter looks again in time.
-        let _ = crate::sys::start_thread("watch", 256 * 1024, read);
+        crate::sys::start_thread("watch", 256 * 1024, read).is_ok()
     }
 }
 

@@ -101,7 +101,8 @@ impl HeldRecord for HeldKeys {
     }
 
     fn is_broken(&self) -> bool {
-        self.keeping.state().is_broken
+        let state = self.keeping.state();
+        state.is_broken && !state.is_lost
     }
 
     fn deadlines_ms(&self) -> Option<(u64, u64)> {

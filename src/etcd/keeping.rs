@@ -256,8 +256,12 @@ impl Keeping {
             is_confirmed = matches!(beat, Beat::Confirmed);
             let now = boottime_milliseconds();
             match beat {
+                Beat::Confirmed => {
+                    self.tell_guard();
+                    due = third();
+                }
                 // A thread that signs in wakes this one when it has.
-                Beat::Confirmed | Beat::SigningIn => {
+                Beat::SigningIn => {
                     self.tell_guard();
                     due = third().max(now + ttl / 20);
                 }
@@ -300,7 +304,7 @@ impl Keeping {
         });
         let watches: Vec<Watch> = watches.collect();
         let keeping: Weak<Self> = Arc::downgrade(self);
-        self.client().watch(&watches, move |answer| {
+        let is_read = self.client().watch(&watches, move |answer| {
             let Some(keeping) = keeping.upgrade() else {
                 return false;
             };
@@ -317,6 +321,9 @@ impl Keeping {
             keeping.wake.notify_all();
             !state.is_released
         });
+        if !is_read {
+            self.state().watch = 0;
+        }
     }
 
     /// Keeps the lease alive, and looks whether the hold still stands.

@@ -4,6 +4,7 @@
 //! answers. etcd ignores fields that it does not know, so that a misspelt comparison would be none: bodies
 //! are made of these types only.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use base64::Engine as _;
@@ -34,7 +35,7 @@ fn as_range<S: Serializer>(range: &Range<String>, serializer: S) -> Result<S::Ok
 }
 
 fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    let text = <&str>::deserialize(deserializer)?;
+    let text = Cow::<str>::deserialize(deserializer)?;
     // The unsigned IDs of clusters and members may not fit; they are only compared.
     text.parse::<i64>()
         .or_else(|_| text.parse::<u64>().map(u64::cast_signed))

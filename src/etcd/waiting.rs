@@ -68,11 +68,17 @@ impl Tickets {
     }
 }
 
-impl Drop for Tickets {
-    fn drop(&mut self) {
-        if !self.are_over {
+impl Tickets {
+    fn end(&mut self) {
+        if !std::mem::replace(&mut self.are_over, true) {
             self.shared.client.revoke(self.lease.id);
         }
+    }
+}
+
+impl Drop for Tickets {
+    fn drop(&mut self) {
+        self.end();
         // A refusal lists the other waiters only.
         if let Some(seen) = self.shared.seen().as_mut() {
             self.keys.iter().for_each(|ticket| seen.remove(ticket));
@@ -412,6 +418,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        // The next waiter does not wait for what follows.
+        self.tickets.end();
         let client = &self.tickets.shared.client;
         match &mut self.kept {
             Some(kept) if kept.has_been_served => client.revoke(kept.lease.id),

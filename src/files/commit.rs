@@ -1,6 +1,7 @@
 //! Writes what was decided: a new record in its place, or the removal of an old one. Under the guard.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 
@@ -9,11 +10,12 @@ use chrono::SubsecRound;
 use super::foreign::{self, SwapFallback};
 use super::guard::Guard;
 use super::held::{HeldFile, Place};
-use super::layout::META_DIR;
+use super::layout::{Layout, META_DIR, flat_key};
 use super::lock_file::{LockPath, NewLockFile, encode, renew_foreign_times};
 use super::number;
 use super::provenance;
 use super::snapshot::FilesSnapshot;
+use crate::backend::Backend as _;
 use crate::decision::verdict::State;
 use crate::decision::{Index, Judged, Key};
 use crate::error::{Context, Error, Operation, Result};
@@ -144,9 +146,15 @@ pub(super) fn remove(
     snapshot: &FilesSnapshot<'_>,
     judged: &Judged<Handle>,
 ) -> Result<bool> {
-    let (Some(open), Some(place)) = (&judged.found.handle, snapshot.at(&judged.found.key)?) else {
+    let key = &judged.found.key;
+    let (parents, file) = guard.root.layout().place_of(key);
+    // Opened anew: the snapshot would keep the directories of all that are removed open.
+    let directory = guard.root.descend(&parents)?;
+    let (Some(open), Some(directory)) = (&judged.found.handle, directory) else {
         return Ok(false);
     };
+    let files = snapshot.files;
+    let place = files.at(directory, file, files.path_of_record(key));
     let is_dead = matches!(judged.verdict.state, State::Zombie | State::Free);
     let removed = if !foreign::is_foreign(&judged.found.content) {
         let is_same = place
@@ -164,7 +172,6 @@ pub(super) fn remove(
         place.remove_if_judged(open)?
     };
     if removed {
-        let (parents, _) = guard.root.layout().place_of(&judged.found.key);
         guard.prune(&parents);
     }
     Ok(removed)
@@ -202,17 +209,18 @@ fn remove_other_names(
             index: is_shared.then_some(Index::default()),
             name,
         };
-        let (parents, file) = guard.root.layout().place_of(&key);
+        let layout = guard.root.layout();
+        let (parents, file) = layout.place_of(&key);
         let Ok(Some(directory)) = guard.root.descend(&parents) else {
             continue;
         };
         let path = snapshot.files.below(&parents);
-        let files = if is_shared {
+        let mut files = vec![file];
+        if is_shared {
             // Its number is another one there.
-            snapshot.shared_files(&key.name).unwrap_or_default()
-        } else {
-            vec![file]
-        };
+            files = directory.names().unwrap_or_default();
+            files.retain(|file| layout == Layout::Tree || is_shared_in_flat(file, &key.name));
+        }
         for file in files {
             let facts = directory.facts(&file).context(Operation::Inspect, &path)?;
             if facts.is_some_and(|facts| facts.id == open.facts.id) {
@@ -224,6 +232,10 @@ fn remove_other_names(
         guard.prune(&parents);
     }
     Ok(())
+}
+
+fn is_shared_in_flat(file: &OsStr, name: &LockName) -> bool {
+    flat_key(file).is_some_and(|found| found.index.is_some() && found.name == *name)
 }
 
 /// A record that is in place while a dead foreign one is removed.

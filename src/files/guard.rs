@@ -19,11 +19,11 @@ use super::flat::Flat;
 use super::layout::{Layout, META_DIR};
 use crate::backend::{BackOff, Deadline, IDLE, Patience};
 use crate::error::{Context, Error, Operation, Result};
-use crate::sys::directory::{Directory, id_of_path};
+use crate::sys::directory::Directory;
 use crate::sys::process::boottime;
 use crate::sys::signal::{Alarm, SignalBlock};
 use crate::sys::wait::pause;
-use crate::sys::{FileId, existing, is_not_a_directory, not_found};
+use crate::sys::{FileId, existing, not_found};
 
 /// The guard of a store that others may read, below [`META_DIR`].
 const GUARD_DIR: &str = "guard";
@@ -110,6 +110,10 @@ impl Root {
         }
     }
 
+    fn is_as_opened(&self) -> io::Result<bool> {
+        self.directory.is_as_opened(&self.path, self.id)
+    }
+
     /// The directory whose lock is the guard.
     fn locked(&self) -> &Directory {
         self.guard.as_ref().unwrap_or(&self.directory)
@@ -157,14 +161,14 @@ impl Guard {
         let limit = Deadline::of(patience);
         while let Some(root) = Root::open_to_enter(path, whose != Whose::OtherPrograms)? {
             let mut guard = Self::lock(root, &limit, whose)?;
-            // The directory may have been removed or moved before it was locked, and another one put
-            // in its place.
-            match existing(id_of_path(path)).context(Operation::InspectStore, path)? {
-                Some(named) if named == guard.root.id => {
+            // The directory may have been removed or moved before it was locked, and another one put in its place; or
+            // its mode says by now that another guard is locked.
+            match existing(guard.root.is_as_opened()).context(Operation::InspectStore, path)? {
+                Some(true) => {
                     guard.root.find_flat()?;
                     return Ok(Some(guard));
                 }
-                Some(_) => {}
+                Some(false) => {}
                 None => break,
             }
         }
@@ -213,7 +217,7 @@ impl Guard {
     /// by now. A waiter that has been woken has no time to open it anew.
     pub(super) fn enter_again(root: &Root, patience: Patience<'_>) -> Result<Option<Self>> {
         let guard = Self::reenter(root, patience)?;
-        let is_same = id_of_path(&root.path).is_ok_and(|named| named == root.id);
+        let is_same = matches!(root.is_as_opened(), Ok(true));
         Ok(is_same.then_some(guard))
     }
 
@@ -297,7 +301,7 @@ fn lock_exposed(
                 return Err(error).context(Operation::LockStore, path);
             }
             (Err(error), Some(signals)) => {
-                let is_missing = is_not_a_directory(&error);
+                let is_missing = error.kind() == io::ErrorKind::NotFound;
                 // Who cannot make it can change nothing here.
                 if !is_missing || make_guard(root, whose).is_err() {
                     return Ok((signals, None));

@@ -367,11 +367,15 @@ pub(crate) fn size(store: &Path) -> io::Result<Option<u64>> {
         return Ok(None);
     };
     let mut size = None;
+    let is_own = root.directory.is_own();
     for (directory, file) in files_of(&root)? {
         let Some(facts) = directory.facts(&file)? else {
             continue;
         };
-        if root.directory.is_own() && file == JOURNAL {
+        if is_own && file != JOURNAL {
+            continue;
+        }
+        if is_own {
             if !facts.is_regular {
                 return Err(io::Error::other("not a regular file"));
             }

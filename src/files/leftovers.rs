@@ -29,13 +29,14 @@ pub(crate) fn sweep(files: &Files, errors: &mut Vec<Error>) -> Result<()> {
     if !guard.root.shares_kernel_locks {
         return Ok(());
     }
-    queue::sweep(&guard);
+    // First, since it keeps a directory of queues from being removed.
     if let Ok(own) = guard.root.directory.open_below(OsStr::new(META_DIR)) {
         sweep_unnamed(&own);
         if let Ok(waiting) = own.open_below(OsStr::new(WAITING)) {
             sweep_unnamed(&waiting);
         }
     }
+    queue::sweep(&guard);
     let root = &guard.root;
     let snapshot = FilesSnapshot::new(files, root, Some(&guard));
     sweep_directory(&snapshot, &root.directory, &root.path, None, errors)

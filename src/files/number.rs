@@ -63,7 +63,7 @@ fn meta(root: &Directory) -> io::Result<Directory> {
     root.open_below(OsStr::new(META_DIR))
 }
 
-/// The last number, where it is replaced for each hold; 0: there is none.
+/// The last number, by the name of its file; 0: there is none.
 fn last_in(own: &Directory) -> io::Result<u64> {
     let last = own.find(OsStr::new(LAST))?.file();
     last.map_or(Ok(0), |last| read(&last))

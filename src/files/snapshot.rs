@@ -336,12 +336,6 @@ impl<'a> FilesSnapshot<'a> {
     }
 
     /// The files of the shared records of a name.
-    pub(super) fn shared_files(&self, name: &LockName) -> Result<Vec<OsString>> {
-        let shared = self.shared_of(name)?;
-        let files = shared.entries.iter().map(|(_, file, _)| file.clone());
-        Ok(files.collect())
-    }
-
     fn flat_listing(&self) -> Result<&FlatListing> {
         if let Some(listing) = self.known.flat.get() {
             return Ok(listing);

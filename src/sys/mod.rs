@@ -303,9 +303,10 @@ pub(crate) fn created(result: Result<(), impl Into<io::Error>>) -> io::Result<bo
     }
 }
 
-/// 64 random bits, from the source that std uses for its hash tables. A forked process has the keys of its parent.
+/// 64 random bits, from the source that std uses for its hash tables. A forked process has the keys of its parent,
+/// but not its time.
 pub(crate) fn random_u64() -> u64 {
-    RandomState::new().hash_one((std::process::id(), process::boottime()))
+    RandomState::new().hash_one(process::boottime())
 }
 
 /// FNV-1a with 64 bits. Unlike std's hasher it is the same in every version of this program.

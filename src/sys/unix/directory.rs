@@ -105,6 +105,13 @@ impl Directory {
         Ok(id_of(&facts))
     }
 
+    /// Whether a path still leads to it, and who may use it is what it was when it was opened.
+    pub(crate) fn is_as_opened(&self, path: &Path, id: FileId) -> io::Result<bool> {
+        let named = statat(CWD, path, AtFlags::empty())?;
+        let is_shared_alike = |sharing| sharing == Sharing::of(&named);
+        Ok(id_of(&named) == id && self.sharing.is_none_or(is_shared_alike))
+    }
+
     /// Whether it is a store that others may read but not write.
     pub(crate) fn is_exposed(&self) -> bool {
         self.sharing.is_some_and(Sharing::is_exposed)
@@ -230,9 +237,12 @@ impl Directory {
     /// The user whose files alone this process can remove or replace in the directory: in a sticky one,
     /// that of the process itself. `None`: those of all users.
     pub(crate) fn only_removable(&self) -> io::Result<Option<u32>> {
-        let (facts, user) = (fstat(&self.fd)?, geteuid());
-        let may_all = facts.st_mode & STICKY == 0 || user.is_root();
-        Ok((!may_all && user.as_raw() != facts.st_uid).then_some(user.as_raw()))
+        let facts = fstat(&self.fd)?;
+        if facts.st_mode & STICKY == 0 {
+            return Ok(None);
+        }
+        let user = geteuid();
+        Ok((!user.is_root() && user.as_raw() != facts.st_uid).then_some(user.as_raw()))
     }
 
     /// Whether a file in it can only be removed by its own user, by that of the directory and by root.

@@ -19,14 +19,18 @@ use crate::sys::{FileFacts, FileId, SYMLINK};
 
 /// Whether `path` leads to an open file, not following a symlink in its last place.
 pub(crate) fn path_names_file(path: &Path, file: &File) -> io::Result<bool> {
-    leads_to(path, id_of(&fstat(file)?))
+    // The path first: on a server the open file may be gone with it, so that nothing can be asked of it (ESTALE).
+    match id_at(path)? {
+        Some(named) => Ok(named == id_of(&fstat(file)?)),
+        None => Ok(false),
+    }
 }
 
-/// As [`path_names_file`]. Does not allocate for a C string.
-pub(super) fn leads_to(path: impl Arg, file: FileId) -> io::Result<bool> {
+/// What a path leads to, not following a symlink in its last place. Does not allocate for a C string.
+pub(super) fn id_at(path: impl Arg) -> io::Result<Option<FileId>> {
     match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(named) => Ok(id_of(&named) == file),
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+        Ok(named) => Ok(Some(id_of(&named))),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

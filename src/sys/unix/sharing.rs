@@ -7,7 +7,7 @@ use rustix::fs::{FileType, Gid, Mode, RawMode, Stat, Uid, fchmod, fchown, fstat}
 use rustix::process::geteuid;
 
 /// A store, by the metadata of its directory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sharing {
     owner: Uid,
     group: Gid,

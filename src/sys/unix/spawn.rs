@@ -14,7 +14,7 @@ use std::process::{Child, Command};
 use rustix::fs::fstat;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use super::file::{id_of, leads_to};
+use super::file::{id_at, id_of};
 use crate::sys::recording::{Note, Recording, ensure_named};
 use crate::sys::signal::{restore_callers_dispositions, restore_callers_dispositions_before_exec};
 
@@ -103,7 +103,8 @@ impl BeforeExec {
         // holds the kernel lock.
         let own = fstat(record).map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))?;
         for path in &self.paths {
-            ensure_named(leads_to(&**path, id_of(&own)))?;
+            let named = id_at(&**path);
+            ensure_named(named.map(|named| named == Some(id_of(&own))))?;
         }
         if self.inherit {
             fcntl_setfd(record, FdFlags::empty())?;

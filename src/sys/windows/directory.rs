@@ -133,6 +133,10 @@ impl Directory {
         self.id()
     }
 
+    pub(crate) fn is_as_opened(&self, path: &Path, id: FileId) -> io::Result<bool> {
+        Ok(id_of_path(path)? == id)
+    }
+
     /// Who may remove a file does not follow from its directory.
     pub(crate) fn only_removable(&self) -> io::Result<Option<u32>> {
         Ok(None)

@@ -76,16 +76,17 @@ impl<'a> Line<'a> {
     /// Reads a word with a long option, or with short ones, and the value of the last one.
     fn option(&mut self, word: &'a str) -> Option<()> {
         let takes_value = |name: &str| self.row(name).is_some_and(|row| row.value.is_some());
-        let (names, value) = split(word, takes_value);
-        let (last, others) = names.split_last()?;
-        // A short name has one hyphen.
-        if word.starts_with("--") && last.len() == 1 {
-            return None;
+        let (mut names, value) = split(word, takes_value);
+        names.peek()?;
+        while let Some(name) = names.next() {
+            // A short name has one hyphen.
+            if word.starts_with("--") && name.len() == 1 {
+                return None;
+            }
+            let value = value.filter(|_| names.peek().is_none());
+            self.give(self.row(name)?, value)?;
         }
-        for name in others {
-            self.give(self.row(name)?, None)?;
-        }
-        self.give(self.row(last)?, value)
+        Some(())
     }
 
     fn row(&self, name: &str) -> Option<&'static Row> {

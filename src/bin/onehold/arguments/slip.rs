@@ -11,7 +11,7 @@ use onehold::record::Pid;
 use onehold::terminal::is_unsafe;
 
 use crate::arguments::args::{Cli, Verb, all_options, duration, options_of};
-use crate::arguments::table::{Row, split};
+use crate::arguments::table::{OptionNames, Row, split};
 use crate::words::{quoted, shell_line};
 
 /// `words`: the arguments without the program's name.
@@ -101,7 +101,7 @@ impl Options {
         options.find(|option| option.is_called(name))
     }
 
-    fn split<'w>(&self, word: &'w str) -> (Vec<&'w str>, Option<&'w str>) {
+    fn split<'w>(&self, word: &'w str) -> (OptionNames<'w>, Option<&'w str>) {
         split(word, |name| self.named(name).is_some_and(takes_value))
     }
 

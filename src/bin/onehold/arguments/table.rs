@@ -1,5 +1,8 @@
 //! The table of options. Each is defined once, for clap, for the parser of common lines, and for hints.
 
+use std::iter::Peekable;
+use std::str::SplitInclusive;
+
 use onehold::LockName;
 
 /// An option.
@@ -46,25 +49,37 @@ impl Row {
     }
 }
 
-/// The names of the options in a word, without hyphens before them, and the value in the word.
-pub(crate) fn split(word: &str, takes_value: impl Fn(&str) -> bool) -> (Vec<&str>, Option<&str>) {
+/// The names of options in one word: a long one, or short ones.
+pub(crate) type OptionNames<'a> = Peekable<SplitInclusive<'a, fn(char) -> bool>>;
+
+fn option_names(names: &str, is_long: bool) -> OptionNames<'_> {
+    let each: fn(char) -> bool = if is_long { |_| false } else { |_| true };
+    names.split_inclusive(each).peekable()
+}
+
+/// The names of the options in a word, without hyphens before them, and the value in the word. Allocates nothing.
+pub(crate) fn split(
+    word: &str,
+    takes_value: impl Fn(&str) -> bool,
+) -> (OptionNames<'_>, Option<&str>) {
     if let Some(long) = word.strip_prefix("--") {
         let parts = long.split_once('=');
         let name = parts.map_or(long, |(name, _)| name);
-        return (vec![name], parts.map(|(_, value)| value));
+        return (option_names(name, true), parts.map(|(_, value)| value));
     }
-    let mut names = Vec::new();
-    let mut rest = word.strip_prefix('-').unwrap_or(word);
-    while let Some(letter) = rest.chars().next() {
-        let parts = rest.split_at_checked(letter.len_utf8());
-        let (name, after) = parts.unwrap_or((rest, ""));
-        names.push(name);
-        rest = after;
+    let letters = word.strip_prefix('-').unwrap_or(word);
+    let mut end = 0;
+    for name in option_names(letters, false) {
+        end += name.len();
+        let (names, rest) = letters.split_at_checked(end).unwrap_or((letters, ""));
         if !rest.is_empty() && takes_value(name) {
-            return (names, Some(rest.strip_prefix('=').unwrap_or(rest)));
+            return (
+                option_names(names, false),
+                Some(rest.strip_prefix('=').unwrap_or(rest)),
+            );
         }
     }
-    (names, None)
+    (option_names(letters, false), None)
 }
 
 /// Arguments of a command, or options of several.

@@ -83,7 +83,10 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
     if uses_store && found_nothing && !is_examined && outcome.exit != Exit::Usage {
         outcome.warnings.extend(session.missing_store());
     }
-    cancel::close();
+    // A watched list has signals of its own.
+    if verb != "list" {
+        cancel::close();
+    }
     output::printed(output::print_outcome(&session, &outcome), outcome.exit)
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -105,20 +106,22 @@ impl EffectiveConfig {
 
     /// Reads the configuration files and applies the selected profile.
     pub(crate) fn read(global: &GlobalArgs) -> anyhow::Result<Self> {
-        let files = file::read_all()?;
+        let mut files = file::read_all()?;
         let mut dirs = files.iter().rev().map(|file| &file.content.defaults.dir);
         let default_dir = dirs.find_map(Option::as_ref);
         let default_dir = default_dir.map(Directories::first).transpose()?;
         let profile = global.profile.clone();
         let profile = profile.or_else(|| std::env::var("ONEHOLD_PROFILE").ok());
         let profile = profile.filter(|name| !name.is_empty());
-        let formats = files.iter().flat_map(|file| file.content.formats.clone());
+        let settings = effective(&mut files, profile.as_deref())?;
+        let contents = files.iter_mut().map(|file| mem::take(&mut file.content));
+        let formats = contents.flat_map(|content| content.formats).collect();
         Ok(Self {
-            settings: effective(&files, profile.as_deref())?,
+            settings,
             default_dir,
             profile,
-            formats: formats.collect(),
             files,
+            formats,
         })
     }
 
@@ -140,10 +143,12 @@ impl EffectiveConfig {
 }
 
 /// The settings under a profile, or without one. Each key has the value of the last section that has it.
-fn effective(files: &[ConfigFile], profile: Option<&str>) -> anyhow::Result<Settings> {
+fn effective(files: &mut [ConfigFile], profile: Option<&str>) -> anyhow::Result<Settings> {
     if profile.is_none() && files.len() < 2 {
-        let only = files.first();
-        return Ok(only.map_or_else(Settings::default, |file| file.content.defaults.clone()));
+        let only = files.first_mut();
+        return Ok(only.map_or_else(Settings::default, |file| {
+            mem::take(&mut file.content.defaults)
+        }));
     }
     let (values, _) = sources::values(files, profile)?;
     let values = values
@@ -360,7 +365,7 @@ mod tests {
 
     fn settings(text: &str, profile: &str) -> Settings {
         let file = ConfigFile::parse(Path::new("x"), text.to_owned(), false).unwrap();
-        effective(&[file], Some(profile)).unwrap()
+        effective(&mut [file], Some(profile)).unwrap()
     }
 
     #[test]

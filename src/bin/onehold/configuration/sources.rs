@@ -172,7 +172,7 @@ mod tests {
             [formats]\n\"/run/a\" = \"pid\"\n\"/run/b\" = \"pid\"\n";
         let own = "[defaults]\nwait = \"4s\"\n[profiles.memory]\nwait = \"5s\"\n\
             [formats]\n\"/run/b\" = \"flock\"\n";
-        let files = [file(machine, true), file(own, false)];
+        let mut files = [file(machine, true), file(own, false)];
         let shown = |values: &Values, key: &str| {
             let Sourced { value, source } = &values[key];
             (
@@ -189,7 +189,7 @@ mod tests {
         let (values, _) = super::values(&files, Some("memory")).unwrap();
         assert_eq!(shown(&values, "ttl"), ("2s".into(), Some(6), true));
         assert_eq!(shown(&values, "wait"), ("5s".into(), Some(4), false));
-        let settings = effective(&files, None).unwrap();
+        let settings = effective(&mut files, None).unwrap();
         assert_eq!(settings.ttl.unwrap().0.as_secs(), 9);
     }
 
@@ -224,7 +224,7 @@ mod tests {
             let shown = file(&text, false).content;
             let file = file(FILE, false);
             let formats = format!("{:?}", file.content.formats);
-            let effective = effective(&[file], profile).unwrap();
+            let effective = effective(&mut [file], profile).unwrap();
             assert_eq!(
                 format!("{:?}", shown.defaults),
                 format!("{effective:?}"),

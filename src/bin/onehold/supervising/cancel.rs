@@ -257,7 +257,8 @@ fn end_by(number: i32, is_signal: bool) -> ! {
 /// From here on a signal ends this process, or what takes its place. [`signal_so_far`] still returns one that came
 /// before.
 pub(crate) fn let_signals_end() {
-    if lock(&INTERRUPT).watch != Watch::None {
+    let mut interrupt = lock(&INTERRUPT);
+    if std::mem::replace(&mut interrupt.watch, Watch::None) != Watch::None {
         signal::stop_telling_signals_apart();
     }
 }

@@ -337,11 +337,11 @@ impl<'a> Trial<'a> {
         part.kill()?;
         let is_kept = take(&self.lock, Duration::ZERO)?.is_none();
         drop(stdin);
-        let is_free = self.comes_free(self.patience())?.is_some();
         if !is_kept {
             let detail = "the lock was free while its command ran";
             return Ok(Finding::failed(CHECK, detail).advice("do not use this store"));
         }
+        let is_free = self.comes_free(self.patience())?.is_some();
         Ok(if is_free {
             Finding::ok(CHECK, "the lock is held until its command ends")
         } else if self.is_trusted {
