@@ -14,25 +14,25 @@ use super::{in_environment, onehold, shipped, used_store};
 #[derive(Debug, Default)]
 struct Cost {
     page_faults: i64,
-    /// Of 4 KiB.
+    /// Of 4 KiB. It has no ceiling: it moves with the order of functions, and what it costs are page faults.
     text_pages: usize,
     system_calls: usize,
     instructions: usize,
     cpuids: usize,
 }
 
-/// Words, exit code, and the ceilings of page faults, pages and system calls. Where the stack begins, and how the
+/// Words, exit code, and the ceilings of page faults and system calls. Where the stack begins, and how the
 /// kernel maps files that it has in memory, move the faults by one to three from machine to machine. A release looks
 /// for its holder among its ancestors, of which there may be some more.
-const CEILINGS: [(&str, i32, [usize; 3]); 8] = [
-    ("run x -- true", 0, [34, 76, 90]),
-    ("run --exec y -- true", 0, [32, 74, 60]),
-    ("run --exec left -- true", 0, [38, 94, 71]),
-    ("run -q held -- true", 6, [38, 83, 45]),
-    ("acquire z --ttl 1h", 0, [41, 85, 72]),
-    ("release own", 0, [34, 68, 56]),
-    ("check -q free", 0, [22, 33, 18]),
-    ("check -q held", 6, [34, 67, 34]),
+const CEILINGS: [(&str, i32, [usize; 2]); 8] = [
+    ("run x -- true", 0, [34, 90]),
+    ("run --exec y -- true", 0, [32, 60]),
+    ("run --exec left -- true", 0, [38, 71]),
+    ("run -q held -- true", 6, [38, 45]),
+    ("acquire z --ttl 1h", 0, [41, 72]),
+    ("release own", 0, [34, 56]),
+    ("check -q free", 0, [22, 18]),
+    ("check -q held", 6, [34, 34]),
 ];
 
 /// In bytes. Each 64 KiB that are executed are a page fault more.
@@ -46,13 +46,12 @@ fn shipped_binary_stays_below_its_ceilings() {
     println!("{size} bytes");
     assert!(size <= LARGEST_BINARY, "{size} bytes");
     let mut failures = Vec::new();
-    for (words, code, [page_faults, text_pages, system_calls]) in CEILINGS {
+    for (words, code, [page_faults, system_calls]) in CEILINGS {
         let mut tries = 0;
         loop {
             let cost = cost_of(words, code);
             println!("{words}: {cost:?}");
             let is_below = cost.page_faults <= i64::try_from(page_faults).unwrap()
-                && cost.text_pages <= text_pages
                 && cost.system_calls <= system_calls
                 && cost.cpuids == 0;
             tries += 1;
