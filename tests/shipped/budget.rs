@@ -1,5 +1,5 @@
-//! Ceilings, slightly above what is needed today, so that an increase is noticed: page faults, the pages of text
-//! that are executed, system calls, and the size of the binary. A program that runs for less than
+//! Ceilings, slightly above what is needed today, so that an increase is noticed: page faults, system calls, and the
+//! size of the binary. A program that runs for less than
 //! a millisecond waits for memory most of the time. Instructions are told, and have no ceiling: one build had 30 % more
 //! of them than another, and took 8 % less time.
 
