@@ -53,14 +53,13 @@ const SECTIONS: [(&str, &[&str]); 5] = [
 ];
 
 /// The rules, for DESCRIPTION.
-const RULES: [&str; 7] = [
-    "With --json, a command of onehold(1) prints exactly one object on one line to stdout, even if it fails: the result. For run, whose stdout belongs to CMD, it is the last line on stderr. run --exec and run --reentrant are replaced by CMD and print a result only if they fail. hold prints an object on each line, see EVENTS OF HOLD. If INT, TERM or HUP ends onehold while it waits or asks, the result says interrupted.",
-    "These objects are a contract. Within 1.x, no key is removed, and none changes its name, type, unit or meaning. Later versions may add keys to each object, and words to status, error.code, reason and the like: ignore keys that you do not know, and treat an unknown word of status or error.code as a failure if success is false. All keys date from 0.1.0; later ones say which version added them.",
-    "A key that is not optional is present in each object of its kind. Unless its text says otherwise, null means none or not known. Texts in words (message, errors, evidence, zombie_reason, detail, advice) are for people, and may change at any time.",
-    "A time is a text as in RFC 3339 in UTC, with Z and 0, 3, 6 or 9 decimals of a second, such as 2026-11-22T13:21:16.123456Z. The order of two times is not always that of their texts. Keys in _seconds are in seconds, with decimals, keys in _ms in milliseconds.",
-    "An integer, also a hold number, is never greater than 2^53, so a reader that knows only doubles reads it exactly. PIDs and numbers of users have at most 32 bits. Journal events are an exception: each user who can write to the store can edit the journal.",
-    "The text is UTF-8. Characters that could control a terminal are escaped (\\u001b), and invalid UTF-8, such as in a path, is replaced by U+FFFD.",
-    "The exit status is the same as without --json, see onehold(1).",
+const RULES: [&str; 6] = [
+    "With --json, a command prints exactly one object on one line to stdout, even if it fails: the result. For run, whose stdout belongs to CMD, it is the last line on stderr. run --exec and run --reentrant are replaced by CMD, and print a result only if they fail. For hold, see EVENTS OF HOLD. The exit status is the same as without --json.",
+    "Within 1.x, no key is removed, and none changes its name, type, unit or meaning. Later versions may add keys, and words of status, error.code, reason and the like: ignore unknown keys, and treat an unknown status or error.code as a failure if success is false. All keys date from 0.1.0; later ones say which version added them.",
+    "A key that is not optional is always present. Unless the text of a key says otherwise, null and absent mean none or not known. Texts for people (message, errors, evidence, zombie_reason, detail, advice) may change at any time.",
+    "A time is a string as in RFC 3339, in UTC with Z and 0, 3, 6 or 9 decimals of a second, such as 2026-11-22T13:21:16.123456Z. Sorted as strings, times may be out of order. Keys in _seconds are seconds with decimals, keys in _ms milliseconds.",
+    "No integer is greater than 2^53, so a double holds it exactly. PIDs and numbers of users have at most 32 bits. Journal events are an exception: each user who can write to the store can edit the journal.",
+    "The text is UTF-8. Characters that could control a terminal are escaped (\\u001b). Invalid UTF-8, such as in a path, is replaced by U+FFFD.",
 ];
 
 pub(crate) fn page(pages: &[String]) -> Vec<u8> {
