@@ -20,6 +20,7 @@
 mod harness;
 
 mod budget;
+mod hardening;
 mod map;
 mod order;
 mod steps;

@@ -57,7 +57,7 @@ fn order_file() -> PathBuf {
 }
 
 /// The directory of a target below `target/shipped`.
-fn directory_of(target: &str) -> PathBuf {
+pub(crate) fn directory_of(target: &str) -> PathBuf {
     let shipped = shipped();
     let all = shipped.ancestors().nth(4).unwrap();
     all.join(target)

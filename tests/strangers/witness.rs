@@ -155,14 +155,15 @@ fn signal(name: &str, arguments: &str, own: &HashSet<i64>, line: &str) -> Option
     {
         return None;
     }
-    // 7<pid:4711>, 7<pid:-1> of one that has ended
+    // 7<pid:4711>; of one that has ended 7<pid:-1>, or if it ends meanwhile 7<anon_inode:[pidfd]>
     let by_descriptor = words[0]
         .split_once("<pid:")
         .map(|(_, pid)| pid.trim_end_matches('>'));
     let target = by_descriptor.unwrap_or(words[0]).trim_end_matches(')');
     let target = target.parse::<i64>().ok();
     let is_own = target.is_some_and(|target| own.contains(&target.abs()));
-    let has_ended = by_descriptor == Some("-1");
+    let ends_meanwhile = words[0].ends_with("[pidfd]>") && line.contains("= -1 ESRCH");
+    let has_ended = by_descriptor == Some("-1") || ends_meanwhile;
     (!is_own && !has_ended).then(|| format!("signals process {target:?}: {line}"))
 }
 

@@ -2,20 +2,22 @@
 //! three pages for what this program does not need: a message when the stack overflows, and the name of
 //! the first thread.
 
-use std::ffi::{CStr, OsString, c_char, c_int};
+use std::ffi::{CStr, OsString, c_char, c_int, c_void};
+use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::sys::signal::replace_disposition;
 use crate::sys::stdio::note_closed;
 
 /// Does what the runtime does and the tool relies on: closed standard descriptors are opened to /dev/null,
-/// or a lock file could get their number, and SIGPIPE is ignored. Returns the arguments without the
-/// program's name.
+/// or a lock file could get their number, and SIGPIPE is ignored. What is written only before this is read-only from
+/// here on. Returns the arguments without the program's name.
 ///
 /// # Safety
 /// `count` and `words` are those of the C function `main`.
 #[must_use]
 pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> {
+    protect_relocated();
     open_closed_descriptors();
     let _ = replace_disposition(libc::SIGPIPE, libc::SIG_IGN);
     let count = usize::try_from(count).unwrap_or(0);
@@ -26,6 +28,40 @@ pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> 
             OsString::from_vec(word.to_bytes().to_vec())
         })
         .collect()
+}
+
+/// Makes read-only what the linker has set apart for that (`PT_GNU_RELRO`). musl does it for shared libraries alone.
+fn protect_relocated() {
+    unsafe extern "C" fn protect(
+        found: *mut libc::dl_phdr_info,
+        _size: usize,
+        _data: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the C library lends it to this call.
+        if let Some(pages) = set_apart(unsafe { &*found }) {
+            let begin = std::ptr::without_provenance_mut(pages.start);
+            // SAFETY: nothing on these pages is written from here on: that is what the linker has set apart. If it
+            // fails, the program runs on as it would without this.
+            unsafe { libc::mprotect(begin, pages.len(), libc::PROT_READ) };
+        }
+        // The program itself is all that there is.
+        1
+    }
+    // SAFETY: the callback has the signature that is asked for, and does not unwind.
+    unsafe { libc::dl_iterate_phdr(Some(protect), std::ptr::null_mut()) };
+}
+
+/// Whole pages.
+fn set_apart(found: &libc::dl_phdr_info) -> Option<Range<usize>> {
+    let count = usize::from(found.dlpi_phnum);
+    // SAFETY: there are so many, in memory that the program keeps.
+    let mut segments = unsafe { std::slice::from_raw_parts(found.dlpi_phdr, count) }.iter();
+    let apart = segments.find(|segment| segment.p_type == libc::PT_GNU_RELRO)?;
+    let moved_by = usize::try_from(found.dlpi_addr).ok()?;
+    let begin = moved_by.checked_add(usize::try_from(apart.p_vaddr).ok()?)?;
+    let end = begin.checked_add(usize::try_from(apart.p_memsz).ok()?)?;
+    let page = rustix::param::page_size();
+    Some(begin / page * page..end / page * page)
 }
 
 fn open_closed_descriptors() {
