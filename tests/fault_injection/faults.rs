@@ -138,8 +138,8 @@ pub const LOOKS: [u64; 40] = [
     63, 131, 138, 302,       // uname sigaltstack fstatfs prlimit64
 ];
 
-/// Longer than any wait of the program itself.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than any wait of the program itself: if it cannot give a kernel lock back, it waits for itself, twice for 10 s.
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// What happens to the traced process after the callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

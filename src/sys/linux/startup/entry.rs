@@ -60,8 +60,13 @@ fn set_apart(found: &libc::dl_phdr_info) -> Option<Range<usize>> {
     let moved_by = usize::try_from(found.dlpi_addr).ok()?;
     let begin = moved_by.checked_add(usize::try_from(apart.p_vaddr).ok()?)?;
     let end = begin.checked_add(usize::try_from(apart.p_memsz).ok()?)?;
-    let page = rustix::param::page_size();
-    Some(begin / page * page..end / page * page)
+    // rustix asks the kernel for it by a call.
+    // SAFETY: reads what the kernel has put beside the arguments.
+    let page = usize::try_from(unsafe { libc::getauxval(libc::AT_PAGESZ) }).ok()?;
+    if !page.is_power_of_two() {
+        return None;
+    }
+    Some(begin & !(page - 1)..end & !(page - 1))
 }
 
 fn open_closed_descriptors() {
