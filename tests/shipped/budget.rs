@@ -25,14 +25,14 @@ struct Cost {
 /// kernel maps files that it has in memory, move the faults by one to three from machine to machine. A release looks
 /// for its holder among its ancestors, of which there may be some more.
 const CEILINGS: [(&str, i32, [usize; 2]); 8] = [
-    ("run x -- true", 0, [34, 90]),
-    ("run --exec y -- true", 0, [32, 60]),
-    ("run --exec left -- true", 0, [38, 71]),
-    ("run -q held -- true", 6, [38, 45]),
-    ("acquire z --ttl 1h", 0, [41, 72]),
-    ("release own", 0, [34, 56]),
-    ("check -q free", 0, [22, 18]),
-    ("check -q held", 6, [34, 34]),
+    ("run x -- true", 0, [36, 90]),
+    ("run --exec y -- true", 0, [34, 60]),
+    ("run --exec left -- true", 0, [39, 72]),
+    ("run -q held -- true", 6, [39, 46]),
+    ("acquire z --ttl 1h", 0, [42, 72]),
+    ("release own", 0, [36, 57]),
+    ("check -q free", 0, [24, 19]),
+    ("check -q held", 6, [35, 35]),
 ];
 
 /// In bytes. Each 64 KiB that are executed are a page fault more.
