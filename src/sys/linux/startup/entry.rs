@@ -51,7 +51,7 @@ fn protect_relocated() {
     unsafe { libc::dl_iterate_phdr(Some(protect), std::ptr::null_mut()) };
 }
 
-/// Whole pages.
+/// The pages that the linker has set apart, and nothing else.
 fn set_apart(found: &libc::dl_phdr_info) -> Option<Range<usize>> {
     let count = usize::from(found.dlpi_phnum);
     // SAFETY: there are so many, in memory that the program keeps.
@@ -60,13 +60,17 @@ fn set_apart(found: &libc::dl_phdr_info) -> Option<Range<usize>> {
     let moved_by = usize::try_from(found.dlpi_addr).ok()?;
     let begin = moved_by.checked_add(usize::try_from(apart.p_vaddr).ok()?)?;
     let end = begin.checked_add(usize::try_from(apart.p_memsz).ok()?)?;
-    // rustix asks the kernel for it by a call.
+    // rustix asks the kernel for the size of a page, which is a system call more.
     // SAFETY: reads what the kernel has put beside the arguments.
-    let page = usize::try_from(unsafe { libc::getauxval(libc::AT_PAGESZ) }).ok()?;
-    if !page.is_power_of_two() {
-        return None;
-    }
-    Some(begin & !(page - 1)..end & !(page - 1))
+    let page = unsafe { libc::getauxval(libc::AT_PAGESZ) };
+    whole_pages(begin..end, usize::try_from(page).ok()?)
+}
+
+/// The linker counts in pages of 4 KiB, and those of some kernels have 64: variables may lie on the first and last one.
+fn whole_pages(bytes: Range<usize>, page: usize) -> Option<Range<usize>> {
+    let begin = bytes.start.checked_next_multiple_of(page)?;
+    let end = bytes.end - bytes.end.checked_rem(page)?;
+    (begin < end).then_some(begin..end)
 }
 
 fn open_closed_descriptors() {
@@ -86,5 +90,27 @@ fn open_closed_descriptors() {
             // SAFETY: a constant text; the lowest free number is this one.
             unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_pages;
+
+    #[test]
+    fn variables_beside_what_is_set_apart_stay_writable_whatever_the_size_of_a_page() {
+        const SMALL: usize = 0x1000;
+        const LARGE: usize = 0x10000;
+        let apart = 0x70_f000..0x71_2000;
+        assert_eq!(whole_pages(apart.clone(), SMALL), Some(apart.clone()));
+        assert_eq!(whole_pages(apart.clone(), LARGE), None);
+        let long = 0x70_f000..0x73_2000;
+        assert_eq!(whole_pages(long, LARGE), Some(0x71_0000..0x73_0000));
+        assert_eq!(
+            whole_pages(0x70_f010..0x71_2000, SMALL),
+            Some(0x71_0000..0x71_2000)
+        );
+        // A machine that does not say it.
+        assert_eq!(whole_pages(apart, 0), None);
     }
 }
