@@ -1,9 +1,9 @@
 //! Compares onehold with the tools that one would use instead: the shipped binary, which `.ci/package`
-//! makes, and the plain one of `cargo build --release`. Each section is a file of this directory:
+//! makes, and the plain one, which `cargo install --path .` builds. Each section is a file of this directory:
 //! `cargo bench --bench compare -- single_run contended memory many_locks many_waiters
 //! store_size` measures the
-//! named ones, and all of them if none is named. With `--write` the tables of README.md and
-//! onehold-flock(7) are written anew.
+//! named ones, and all of them if none is named. With `--write` it makes the package first, and writes the tables of
+//! README.md and onehold-flock(7) anew.
 //!
 //! `ONEHOLD_SHIPPED` is the path of the shipped binary, `ONEHOLD_ROUNDS` (500) the number of rounds;
 //! everyday commands are measured on tmpfs and in `TMPDIR`, with `LC_ALL=C` and with `LANG=C.UTF-8`,
@@ -53,7 +53,7 @@ const SECTIONS: [(&str, Section); 6] = [
 struct Bench {
     /// The shipped binary.
     onehold: String,
-    /// That of `cargo build --release`, dynamically linked.
+    /// That of `cargo install --path .`, dynamically linked: with the same features and profile.
     plain: String,
     /// A copy of flock(1), treated like onehold.
     flock: String,
@@ -180,6 +180,13 @@ fn main() {
         let known = SECTIONS.iter().any(|(name, _)| name == word);
         assert!(known, "no such section: {word}");
     }
+    let writes = args.iter().any(|word| word == "--write");
+    if writes {
+        assert!(wanted.is_empty(), "a table needs all sections");
+        let mut package = Command::new(".ci/package");
+        let made = package.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(made.unwrap().success(), "{package:?}");
+    }
     let rounds = std::env::var("ONEHOLD_ROUNDS").map_or(500, |rounds| rounds.parse().unwrap());
     let installed = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let bench = Bench::install(rounds, installed.path());
@@ -192,8 +199,7 @@ fn main() {
             rows.extend(measure(&bench));
         }
     }
-    if args.iter().any(|word| word == "--write") {
-        assert!(wanted.is_empty(), "a table needs all sections");
+    if writes {
         tables::write(&rows);
     }
 }

@@ -117,6 +117,12 @@ fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
             6,
         ),
         case(
+            "run held -- true, refused with its message, built by cargo",
+            Some((REFUSED, 2.5)),
+            &[format!("{plain} run held -- true")],
+            6,
+        ),
+        case(
             "check -q free",
             Some((REFUSED, 0.38)),
             &run("check -q free"),
@@ -126,6 +132,12 @@ fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
             "check -q held",
             Some((REFUSED, 0.56)),
             &run("check -q held"),
+            6,
+        ),
+        case(
+            "check -q held, built by cargo",
+            Some((REFUSED, 2.2)),
+            &[format!("{plain} check -q held")],
             6,
         ),
         case(

@@ -256,14 +256,11 @@ impl Keeping {
             is_confirmed = matches!(beat, Beat::Confirmed);
             let now = boottime_milliseconds();
             match beat {
-                Beat::Confirmed => {
+                Beat::Confirmed | Beat::SigningIn => {
                     self.tell_guard();
-                    due = third();
-                }
-                // A thread that signs in wakes this one when it has.
-                Beat::SigningIn => {
-                    self.tell_guard();
-                    due = third().max(now + ttl / 20);
+                    // A thread that signs in wakes this one when it has.
+                    let least = if is_confirmed { 0 } else { now + ttl / 20 };
+                    due = third().max(least);
                 }
                 // A leader that is cut off costs the time of two: its own, and that of a member that still
                 // passes on to it what it is asked.

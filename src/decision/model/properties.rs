@@ -2,9 +2,9 @@
 
 use stateright::Property;
 
-use super::protocol::Outcome;
 use super::world::{
-    Child, File, Holder, Memory, Process, Reserved, Setting, Sleep, Step, World, is_dead, observer,
+    Child, File, Holder, Memory, Outcome, Process, Reserved, Setting, Sleep, Step, World, is_dead,
+    observer,
 };
 use crate::decision::verdict::State;
 use crate::decision::{Decision, Want, decide, excludes};

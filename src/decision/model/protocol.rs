@@ -5,8 +5,9 @@ use stateright::{Model, Property};
 use super::flaws::Flaw;
 use super::properties::properties;
 use super::world::{
-    Child, File, Holder, Memory, Own, Process, Put, Reserved, Setting, Shown, Sleep, Slot, Step,
-    Visitor, World, child_pid, followed_pid, is_dead, max_age_ms, observer, revision, wrapper_pid,
+    Child, File, Holder, Memory, Outcome, Own, Process, Put, Reserved, Setting, Shown, Sleep, Slot,
+    Step, Visitor, World, child_pid, followed_pid, is_dead, max_age_ms, observer, revision,
+    wrapper_pid,
 };
 use crate::Caller;
 use crate::decision::ownership::{May, may_break, may_clean_up, may_release, may_renew};
@@ -46,23 +47,6 @@ pub(super) enum Action {
     Cleanup(Slot),
     /// Whoever is in the guard to remove something removes it and leaves.
     Remove,
-}
-
-/// What the library says a process should do now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Take {
-        puts: Vec<Put>,
-        removes: Vec<u8>,
-    },
-    AlreadyHeld(u8),
-    Wait {
-        /// The ticket for which the lock is reserved.
-        behind: Option<u8>,
-        restores_turn: bool,
-        sleep: Sleep,
-    },
-    Blocked,
 }
 
 impl Setting {

@@ -116,6 +116,23 @@ pub(super) struct Put {
     pub(super) replaced: Option<u8>,
 }
 
+/// What the library says a process should do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Take {
+        puts: Vec<Put>,
+        removes: Vec<u8>,
+    },
+    AlreadyHeld(u8),
+    Wait {
+        /// The ticket for which the lock is reserved.
+        behind: Option<u8>,
+        restores_turn: bool,
+        sleep: Sleep,
+    },
+    Blocked,
+}
+
 /// What a waiter sleeps on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sleep {

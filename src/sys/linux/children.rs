@@ -1,6 +1,5 @@
 //! The processes that /proc lists, and the children of the calling process.
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -10,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 
-use super::process::{ensure_proc_is_ours, listed};
+use super::process::{ensure_proc_is_ours, listed, shown_pids};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::unix::process::raw;
 use crate::sys::work::Listed;
@@ -136,16 +135,6 @@ pub(super) fn list() -> io::Result<(Vec<Listed>, bool)> {
         return Err(io::Error::other("/proc does not show all"));
     }
     Ok((list, has_vanished))
-}
-
-/// The processes that /proc shows.
-pub(super) fn shown_pids() -> io::Result<impl Iterator<Item = io::Result<Pid>>> {
-    let pid = |name: &OsStr| Pid::new(name.to_str()?.parse().ok()?);
-    let entries = std::fs::read_dir("/proc")?;
-    Ok(entries.filter_map(move |entry| match entry {
-        Ok(entry) => pid(&entry.file_name()).map(Ok),
-        Err(error) => Some(Err(error)),
-    }))
 }
 
 /// What /proc shows; `None`: nothing, which is an answer.

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 
 use rustix::fs::fstat;
 
-use super::children::shown_pids;
 use super::mount::{Mount, info_of, value_in};
+use super::process::shown_pids;
 use super::process::{is_container, pid_namespace, presence};
 use crate::identity::Pid;
 use crate::sys::unix::file::id_of;

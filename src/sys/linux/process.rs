@@ -4,7 +4,7 @@
 //! times are boot time plus ticks, and move when the clock is stepped: a living process would look
 //! like another one.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,6 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::children::shown_pids;
 use super::filesystem::magic;
 use super::mount::value_in;
 use crate::identity::{BootId, Pid, ProcessId};
@@ -226,6 +225,16 @@ pub(crate) fn umask() -> Option<String> {
 /// Whether /proc shows the processes of other users.
 pub(crate) fn shows_all() -> bool {
     statat(CWD, c"/proc/1", AtFlags::empty()).is_ok()
+}
+
+/// The processes that /proc shows.
+pub(super) fn shown_pids() -> io::Result<impl Iterator<Item = io::Result<Pid>>> {
+    let pid = |name: &OsStr| Pid::new(name.to_str()?.parse().ok()?);
+    let entries = std::fs::read_dir("/proc")?;
+    Ok(entries.filter_map(move |entry| match entry {
+        Ok(entry) => pid(&entry.file_name()).map(Ok),
+        Err(error) => Some(Err(error)),
+    }))
 }
 
 /// The inode of the initial user namespace (`PROC_USER_INIT_INO`).

@@ -555,24 +555,12 @@ const CAREFUL: OFlags = OFlags::NOFOLLOW
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// Whether a lock name is the path of a file.
-pub(crate) fn is_path(name: &OsStr) -> bool {
-    let bytes = name.as_bytes();
-    bytes.starts_with(b"/") || bytes.starts_with(b"./") || bytes.starts_with(b"../")
-}
-
 /// Whether a path leads to a directory that is a [sticky store](Directory::is_sticky_store).
 pub(crate) fn is_sticky_store(path: &Path) -> bool {
     statat(CWD, path, AtFlags::empty()).is_ok_and(|found| {
         FileType::from_raw_mode(found.st_mode) == FileType::Directory
             && Sharing::of(&found).is_sticky()
     })
-}
-
-/// The owner of what is at a path, if that is another user than the caller.
-pub(crate) fn other_owner(path: &Path) -> Option<String> {
-    let owner = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_uid;
-    (owner != geteuid().as_raw()).then(|| user_name(owner))
 }
 
 /// Whether the caller may remove a file of that user from a directory.

@@ -1,8 +1,10 @@
 //! An open file: what it is, who can have written it, and its kernel locks.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 pub(crate) use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -10,8 +12,10 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Stat, flock, fstat, statat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::path::Arg;
+use rustix::process::geteuid;
 
 use super::checked;
+use super::process::user_name;
 use super::sharing::WRITABLE_BY_OTHERS;
 use crate::sys::system::filesystem;
 use crate::sys::work::Author;
@@ -35,6 +39,18 @@ pub(super) fn id_at(path: impl Arg) -> io::Result<Option<FileId>> {
     }
 }
 
+/// Whether a lock name is the path of a file.
+pub(crate) fn is_path(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    bytes.starts_with(b"/") || bytes.starts_with(b"./") || bytes.starts_with(b"../")
+}
+
+/// The owner of what is at a path, if that is another user than the caller.
+pub(crate) fn other_owner(path: &Path) -> Option<String> {
+    let owner = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_uid;
+    (owner != geteuid().as_raw()).then(|| user_name(owner))
+}
+
 /// The identity of the directory at `path`, following symlinks.
 pub(crate) fn id_of_path(path: &Path) -> io::Result<FileId> {
     Ok(id_of(&statat(CWD, path, AtFlags::empty())?))
@@ -54,7 +70,7 @@ pub(crate) fn author_of(file: &File) -> io::Result<Author> {
         mode & WRITABLE_BY_OTHERS == 0 && filesystem::owner_is_certain(file, owner);
     Ok(match owner {
         _ if !is_of_one_user => Author::Unknown,
-        owner if owner == 0 || owner == rustix::process::geteuid().as_raw() => Author::Trusted,
+        owner if owner == 0 || owner == geteuid().as_raw() => Author::Trusted,
         owner => Author::User(owner),
     })
 }
