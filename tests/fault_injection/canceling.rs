@@ -193,8 +193,9 @@ fn sweep(step: usize) {
     let canceled = AtomicUsize::new(0);
     let failures = for_all(&points, |(wait, at, first)| {
         let (env, mut innocents, ended) = wait.play(*at, *first);
-        // How often it looks varies, and with it how many calls it makes.
-        if !ended.is_canceled {
+        // How often it looks varies, and with it how many calls it makes: the signal may have come too late.
+        let is_too_late = ended.main_calls_before_command.is_some_and(|calls| *at >= calls);
+        if !ended.is_canceled || is_too_late {
             return Ok(());
         }
         canceled.fetch_add(1, Ordering::Relaxed);
@@ -223,7 +224,7 @@ fn sweep(step: usize) {
     let canceled = canceled.into_inner();
     println!("{canceled} points, {} failed", failures.len());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(canceled > 100 && canceled > points.len() * 9 / 10);
+    assert!(canceled > 100 && canceled > points.len() * 3 / 4);
 }
 
 #[test]
