@@ -194,7 +194,9 @@ fn sweep(step: usize) {
     let failures = for_all(&points, |(wait, at, first)| {
         let (env, mut innocents, ended) = wait.play(*at, *first);
         // How often it looks varies, and with it how many calls it makes: the signal may have come too late.
-        let is_too_late = ended.main_calls_before_command.is_some_and(|calls| *at >= calls);
+        let is_too_late = ended
+            .main_calls_before_command
+            .is_some_and(|calls| *at >= calls);
         if !ended.is_canceled || is_too_late {
             return Ok(());
         }
