@@ -7,8 +7,7 @@ use std::os::fd::AsFd;
 use rustix::fs::fstat;
 
 use super::mount::{Mount, info_of, value_in};
-use super::process::shown_pids;
-use super::process::{is_container, pid_namespace, presence};
+use super::process::{is_container, pid_namespace, presence, shown_pids};
 use crate::identity::Pid;
 use crate::sys::unix::file::id_of;
 use crate::sys::{Lockers, ProcessState};

@@ -250,7 +250,7 @@ fn end_by(number: i32, is_signal: bool) -> ! {
         signal::exit_by_signal(number);
     }
     // The first process of a PID namespace survives a signal at its default.
-    #[allow(clippy::exit, reason = "the program was to end")]
+    #[allow(clippy::exit, reason = "the signal did not end this process")]
     std::process::exit(128 + number);
 }
 

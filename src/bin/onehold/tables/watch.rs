@@ -143,7 +143,7 @@ fn end_by_signal() -> ! {
     if signal != SIGINT {
         signal::exit_by_signal(signal);
     }
-    #[allow(clippy::exit, reason = "the program was to end")]
+    #[allow(clippy::exit, reason = "the watch ends on a signal")]
     std::process::exit(if signal == SIGINT { 0 } else { 128 + signal });
 }
 
