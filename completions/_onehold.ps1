@@ -21,11 +21,12 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
 
     $completions = @(switch ($command) {
         'onehold' {
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -41,6 +42,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('release', 'release', [CompletionResultType]::ParameterValue, 'Release a lock (succeeds if it is already free)')
             [CompletionResult]::new('renew', 'renew', [CompletionResultType]::ParameterValue, 'Extend a lease, or restart the age of a hold made by `acquire`')
             [CompletionResult]::new('check', 'check', [CompletionResultType]::ParameterValue, 'Show the holder of a lock and verify it; the exit status is the state')
+            [CompletionResult]::new('wait', 'wait', [CompletionResultType]::ParameterValue, 'Wait until locks are free, without taking them')
             [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List the locks in the store with their states')
             [CompletionResult]::new('cleanup', 'cleanup', [CompletionResultType]::ParameterValue, 'Remove all zombies from the store, or those with the given names')
             [CompletionResult]::new('break', 'break', [CompletionResultType]::ParameterValue, 'Remove a hold by force, after confirmation')
@@ -53,6 +55,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         'onehold;run' {
             [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
             [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
+            [CompletionResult]::new('--path', '--path', [CompletionResultType]::ParameterName, 'The lock of a file or directory of the project (implies --project); may be given more than once')
             [CompletionResult]::new('--max-waiting', '--max-waiting', [CompletionResultType]::ParameterName, 'Do not wait if N wait already: exit with 6 at once')
             [CompletionResult]::new('--keep-place', '--keep-place', [CompletionResultType]::ParameterName, 'Keep the place in the queue for D, at most 30m, if the wait ends without the lock; needs --owner')
             [CompletionResult]::new('--slots', '--slots', [CompletionResultType]::ParameterName, 'Let at most N hold the lock at once, each in a slot of its own, 0 to N-1')
@@ -69,7 +72,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--kill-after', '--kill-after', [CompletionResultType]::ParameterName, 'Time between TERM and KILL when the work is ended; `0`: no KILL [default: 10s]')
             [CompletionResult]::new('--hold-at-least', '--hold-at-least', [CompletionResultType]::ParameterName, 'Keep the lock until D after it was acquired, also if CMD ends sooner; onehold exits with CMD')
             [CompletionResult]::new('--die-with', '--die-with', [CompletionResultType]::ParameterName, 'End CMD and all its processes, or the wait, once the process PID has exited; `parent`: the process that started onehold; `none`: with no process [default: none]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
@@ -85,6 +88,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--close', '--close', [CompletionResultType]::ParameterName, 'Do not pass the kernel lock to CMD; if onehold is killed, CMD is tracked by PID only')
             [CompletionResult]::new('--exec', '--exec', [CompletionResultType]::ParameterName, 'Replace onehold with CMD; the record remains and counts as free once CMD exits')
             [CompletionResult]::new('--reentrant', '--reentrant', [CompletionResultType]::ParameterName, 'If already running under `run` of this lock, just run CMD')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -99,6 +103,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         'onehold;acquire' {
             [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
             [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
+            [CompletionResult]::new('--path', '--path', [CompletionResultType]::ParameterName, 'The lock of a file or directory of the project (implies --project); may be given more than once')
             [CompletionResult]::new('--max-waiting', '--max-waiting', [CompletionResultType]::ParameterName, 'Do not wait if N wait already: exit with 6 at once')
             [CompletionResult]::new('--keep-place', '--keep-place', [CompletionResultType]::ParameterName, 'Keep the place in the queue for D, at most 30m, if the wait ends without the lock; needs --owner')
             [CompletionResult]::new('--slots', '--slots', [CompletionResultType]::ParameterName, 'Let at most N hold the lock at once, each in a slot of its own, 0 to N-1')
@@ -111,7 +116,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('-E', '-E ', [CompletionResultType]::ParameterName, 'Exit with N instead of 6 (held) or 7 (timed out)')
             [CompletionResult]::new('--conflict-exit-code', '--conflict-exit-code', [CompletionResultType]::ParameterName, 'Exit with N instead of 6 (held) or 7 (timed out)')
             [CompletionResult]::new('--pid', '--pid', [CompletionResultType]::ParameterName, 'Process to hold the lock for [default: the calling script]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
@@ -124,6 +129,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Take the lock from a live holder or ahead of waiters; asks first')
             [CompletionResult]::new('-y', '-y', [CompletionResultType]::ParameterName, 'Answer yes to all questions; a live holder loses the lock only with --force')
             [CompletionResult]::new('--yes', '--yes', [CompletionResultType]::ParameterName, 'Answer yes to all questions; a live holder loses the lock only with --force')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -138,6 +144,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         'onehold;hold' {
             [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
             [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not wait]')
+            [CompletionResult]::new('--path', '--path', [CompletionResultType]::ParameterName, 'The lock of a file or directory of the project (implies --project); may be given more than once')
             [CompletionResult]::new('--max-waiting', '--max-waiting', [CompletionResultType]::ParameterName, 'Do not wait if N wait already: exit with 6 at once')
             [CompletionResult]::new('--keep-place', '--keep-place', [CompletionResultType]::ParameterName, 'Keep the place in the queue for D, at most 30m, if the wait ends without the lock; needs --owner')
             [CompletionResult]::new('--slots', '--slots', [CompletionResultType]::ParameterName, 'Let at most N hold the lock at once, each in a slot of its own, 0 to N-1')
@@ -150,7 +157,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('-E', '-E ', [CompletionResultType]::ParameterName, 'Exit with N instead of 6 (held) or 7 (timed out)')
             [CompletionResult]::new('--conflict-exit-code', '--conflict-exit-code', [CompletionResultType]::ParameterName, 'Exit with N instead of 6 (held) or 7 (timed out)')
             [CompletionResult]::new('--die-with', '--die-with', [CompletionResultType]::ParameterName, 'Also release the lock, or stop waiting, when process PID exits; `parent`: the process that started onehold; `none`: with no process [default: none]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
@@ -164,6 +171,8 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('-y', '-y', [CompletionResultType]::ParameterName, 'Answer yes to all questions; a live holder loses the lock only with --force')
             [CompletionResult]::new('--yes', '--yes', [CompletionResultType]::ParameterName, 'Answer yes to all questions; a live holder loses the lock only with --force')
             [CompletionResult]::new('--reentrant', '--reentrant', [CompletionResultType]::ParameterName, 'If already running under `run` of this lock, hold nothing, and print the number of that hold')
+            [CompletionResult]::new('--serve', '--serve', [CompletionResultType]::ParameterName, 'Hold many locks for the program: read requests from stdin, one JSON object a line')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -176,17 +185,20 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;release' {
+            [CompletionResult]::new('--path', '--path', [CompletionResultType]::ParameterName, 'The lock of a file or directory of the project (implies --project)')
             [CompletionResult]::new('--hold', '--hold', [CompletionResultType]::ParameterName, 'Act only on the hold with this number')
             [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Owner label that the lock was acquired with')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
+            [CompletionResult]::new('--all', '--all', [CompletionResultType]::ParameterName, 'Release all holds of this --owner in the store, except those of a `run`; takes no NAME')
             [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'Release any holder''s lock; same as `break`')
             [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Release any holder''s lock; same as `break`')
             [CompletionResult]::new('-y', '-y', [CompletionResultType]::ParameterName, 'Answer yes to all questions')
             [CompletionResult]::new('--yes', '--yes', [CompletionResultType]::ParameterName, 'Answer yes to all questions')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -199,14 +211,16 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;renew' {
+            [CompletionResult]::new('--path', '--path', [CompletionResultType]::ParameterName, 'The lock of a file or directory of the project (implies --project)')
             [CompletionResult]::new('--hold', '--hold', [CompletionResultType]::ParameterName, 'Act only on the hold with this number')
             [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Owner label that the lock was acquired with')
             [CompletionResult]::new('--ttl', '--ttl', [CompletionResultType]::ParameterName, 'New time to live, starting now [default: unchanged]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -219,19 +233,46 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;check' {
+            [CompletionResult]::new('--path', '--path', [CompletionResultType]::ParameterName, 'The lock of a file or directory of the project (implies --project)')
             [CompletionResult]::new('--hold', '--hold', [CompletionResultType]::ParameterName, 'Caller''s hold number, for `mine` in the JSON object')
             [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Caller''s owner label, for `mine` in the JSON object; parents and children held by it are ignored')
             [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'Maximum age of holds that do not set their own [default: 24h]')
             [CompletionResult]::new('--slots', '--slots', [CompletionResultType]::ParameterName, 'Check for a caller that would take one of N slots')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
-            [CompletionResult]::new('--available', '--available', [CompletionResultType]::ParameterName, 'Exit with 0 if the lock is free or can be taken over, with 6 if not')
+            [CompletionResult]::new('--available', '--available', [CompletionResultType]::ParameterName, 'Exit with 0 if the lock is free or can be taken over, or is a lease of --owner, with 6 if not')
             [CompletionResult]::new('--mine', '--mine', [CompletionResultType]::ParameterName, 'Exit with 0 if the caller runs under a live hold of this lock, with 4 if not; print nothing')
             [CompletionResult]::new('-s', '-s', [CompletionResultType]::ParameterName, 'Check for a caller that would share the lock')
             [CompletionResult]::new('--shared', '--shared', [CompletionResultType]::ParameterName, 'Check for a caller that would share the lock')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
+            [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
+            [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
+            [CompletionResult]::new('-v', '-v', [CompletionResultType]::ParameterName, 'Print details (store, evidence, processes), and successes too')
+            [CompletionResult]::new('--verbose', '--verbose', [CompletionResultType]::ParameterName, 'Print details (store, evidence, processes), and successes too')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'onehold;wait' {
+            [CompletionResult]::new('--path', '--path', [CompletionResultType]::ParameterName, 'The lock of a file or directory of the project (implies --project); may be given more than once')
+            [CompletionResult]::new('-w', '-w', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: forever]')
+            [CompletionResult]::new('--wait', '--wait', [CompletionResultType]::ParameterName, 'Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: forever]')
+            [CompletionResult]::new('--owner', '--owner', [CompletionResultType]::ParameterName, 'Caller''s owner label; parents and children held by it are ignored')
+            [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'Maximum age of holds that do not set their own [default: 24h]')
+            [CompletionResult]::new('-E', '-E ', [CompletionResultType]::ParameterName, 'Exit with N instead of 7')
+            [CompletionResult]::new('--conflict-exit-code', '--conflict-exit-code', [CompletionResultType]::ParameterName, 'Exit with N instead of 7')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
+            [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
+            [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
+            [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -248,13 +289,14 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--state', '--state', [CompletionResultType]::ParameterName, 'Show only locks in this state, a word of the column STATE; may be given more than once')
             [CompletionResult]::new('--watch', '--watch', [CompletionResultType]::ParameterName, 'Print the table again when something changes, and at least every D (after `=`) [default: 5s]')
             [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'Maximum age of holds that do not set their own [default: 24h]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
             [CompletionResult]::new('--wide', '--wide', [CompletionResultType]::ParameterName, 'Do not fit the table to the terminal: messages are whole, and rows may be wrapped')
             [CompletionResult]::new('--prometheus', '--prometheus', [CompletionResultType]::ParameterName, 'Print metrics in the text format of Prometheus, for the textfile collector of node_exporter')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -268,13 +310,14 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         }
         'onehold;cleanup' {
             [CompletionResult]::new('--max-age', '--max-age', [CompletionResultType]::ParameterName, 'Maximum age of holds that do not set their own [default: 24h]')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
             [CompletionResult]::new('-n', '-n', [CompletionResultType]::ParameterName, 'Show what would be removed, without removing it')
             [CompletionResult]::new('--dry-run', '--dry-run', [CompletionResultType]::ParameterName, 'Show what would be removed, without removing it')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -287,8 +330,9 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;break' {
+            [CompletionResult]::new('--path', '--path', [CompletionResultType]::ParameterName, 'The lock of a file or directory of the project (implies --project)')
             [CompletionResult]::new('--hold', '--hold', [CompletionResultType]::ParameterName, 'Act only on the hold with this number')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
@@ -298,6 +342,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Free the lock at once, without waiting for the work of a `run`, which may keep running')
             [CompletionResult]::new('-y', '-y', [CompletionResultType]::ParameterName, 'Answer yes to all questions')
             [CompletionResult]::new('--yes', '--yes', [CompletionResultType]::ParameterName, 'Answer yes to all questions')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -310,13 +355,17 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;doctor' {
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
             [CompletionResult]::new('--quick', '--quick', [CompletionResultType]::ParameterName, 'Only look: write nothing, and start no process')
             [CompletionResult]::new('--create', '--create', [CompletionResultType]::ParameterName, 'First make .onehold in a store with a sticky bit (1777), as root or its owner')
+            [CompletionResult]::new('--accept-epoch', '--accept-epoch', [CompletionResultType]::ParameterName, 'Take locks again at once after a change of the server (STORE_CHANGED). Needs --yes')
+            [CompletionResult]::new('-y', '-y', [CompletionResultType]::ParameterName, 'No such command runs any more')
+            [CompletionResult]::new('--yes', '--yes', [CompletionResultType]::ParameterName, 'No such command runs any more')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -330,13 +379,14 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
         }
         'onehold;history' {
             [CompletionResult]::new('--since', '--since', [CompletionResultType]::ParameterName, 'Only holds that have ended within the last D: `30m`, `12h`, `7d`')
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
             [CompletionResult]::new('--failed', '--failed', [CompletionResultType]::ParameterName, 'Only failed holds: all but those that ended with exit status 0 or a release')
             [CompletionResult]::new('--summary', '--summary', [CompletionResultType]::ParameterName, 'One row for each lock: runs, failures, times, and the longest holds')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -349,11 +399,12 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;config' {
-            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR, else ~/.local/state/onehold]')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default: $ONEHOLD_PROFILE]')
             [CompletionResult]::new('--format', '--format', [CompletionResultType]::ParameterName, 'Format of new lock files')
             [CompletionResult]::new('--instance', '--instance', [CompletionResultType]::ParameterName, 'Name of the caller''s instance, such as a pod of a StatefulSet; at most one exists at a time [default: $ONEHOLD_INSTANCE]')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use color')
+            [CompletionResult]::new('--project', '--project', [CompletionResultType]::ParameterName, 'The store of the project that the current directory is in; all worktrees of a git repository share it')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, even on failure')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print only errors, warnings, questions, and the result of the command')
@@ -372,6 +423,7 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             [CompletionResult]::new('release', 'release', [CompletionResultType]::ParameterValue, 'Release a lock (succeeds if it is already free)')
             [CompletionResult]::new('renew', 'renew', [CompletionResultType]::ParameterValue, 'Extend a lease, or restart the age of a hold made by `acquire`')
             [CompletionResult]::new('check', 'check', [CompletionResultType]::ParameterValue, 'Show the holder of a lock and verify it; the exit status is the state')
+            [CompletionResult]::new('wait', 'wait', [CompletionResultType]::ParameterValue, 'Wait until locks are free, without taking them')
             [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List the locks in the store with their states')
             [CompletionResult]::new('cleanup', 'cleanup', [CompletionResultType]::ParameterValue, 'Remove all zombies from the store, or those with the given names')
             [CompletionResult]::new('break', 'break', [CompletionResultType]::ParameterValue, 'Remove a hold by force, after confirmation')
@@ -397,6 +449,9 @@ Register-ArgumentCompleter -Native -CommandName 'onehold' -ScriptBlock {
             break
         }
         'onehold;help;check' {
+            break
+        }
+        'onehold;help;wait' {
             break
         }
         'onehold;help;list' {

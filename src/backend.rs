@@ -1,5 +1,6 @@
 //! The contract between the engine in [`lock`](crate::lock) and a place where locks are stored.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use crate::decision::{Found, Judged, Key, Moment, Request, Snapshot, Ticket, Unt
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::identity::Pid;
+use crate::journal_line::{Line, PastHold};
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
@@ -26,14 +28,16 @@ use crate::ticket;
 pub(crate) enum Change<'d> {
     Nothing,
     /// Writes new records, each in place of what was found there, and removes others: all or none of
-    /// the new ones. `draft`: the record without what the backend adds: number, time, store.
+    /// the new ones. `draft`: the record without what the backend adds: number, time, store. `lines`: of the holds that
+    /// end, where they are written with the change: see [`Backend::keeps_journal`].
     Take {
         put: Vec<(Key, Option<Judged<Handle>>)>,
         remove: Vec<Judged<Handle>>,
         draft: &'d Record,
+        lines: Vec<Line>,
     },
-    /// Removes records, if they are still what was found.
-    Remove(Judged<Handle>),
+    /// Removes records, if they are still what was found. With the lines of that.
+    Remove(Judged<Handle>, Vec<Line>),
     /// Writes what changes of a record, if it is still what was found.
     Renew(Judged<Handle>, Box<Live>),
     /// Changes the queue.
@@ -49,6 +53,8 @@ pub(crate) struct QueueChange<'d> {
     pub(crate) reserve: Option<u64>,
     /// This waiter has a turn again.
     pub(crate) restore_turn: Option<u64>,
+    /// What is in the way is dead, and may be taken over after this time.
+    pub(crate) free_in: Option<Duration>,
 }
 
 /// Result of an update.
@@ -81,54 +87,32 @@ impl Entry<'_> {
 /// Why something cannot be done; `None`: it can.
 pub(crate) type WhyNot = Option<&'static str>;
 
-/// What a lock cannot have that is stored in this way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Any hold.
-    pub(crate) name: WhyNot,
-    /// Several holders: as many as ask for it, and at most so many.
-    pub(crate) shared: WhyNot,
-    pub(crate) slots: WhyNot,
-    /// A hold that ends with time, and one that ends with another process.
-    pub(crate) lease: WhyNot,
-    pub(crate) follow: WhyNot,
-    /// A command that does not inherit the kernel lock, and one that replaces the process.
-    pub(crate) close: WhyNot,
-    pub(crate) exec: WhyNot,
-    /// A lock that stays taken once its command has ended.
-    pub(crate) keep: WhyNot,
-    pub(crate) owner: WhyNot,
-    pub(crate) message: WhyNot,
-    /// A hold without them.
-    pub(crate) no_owner: WhyNot,
-    pub(crate) no_message: WhyNot,
-    /// What others do to a hold: release, renew, break.
-    pub(crate) change: WhyNot,
-    /// The time to live of a hold, if it can be had as it was asked for. `is_detached`: of a hold without a process
-    /// of its own.
-    pub(crate) ttl: fn(
-        asked: Option<Duration>,
-        is_detached: bool,
-    ) -> std::result::Result<Option<Duration>, &'static str>,
-}
+/// The time to live that a hold has, or why it cannot have what was asked for.
+pub(crate) type Ttl = std::result::Result<Option<Duration>, &'static str>;
 
-impl Limits {
-    pub(crate) const NONE: Self = Self {
-        name: None,
-        shared: None,
-        slots: None,
-        lease: None,
-        follow: None,
-        close: None,
-        exec: None,
-        keep: None,
-        owner: None,
-        message: None,
-        no_owner: None,
-        no_message: None,
-        change: None,
-        ttl: |asked, _| Ok(asked),
-    };
+/// What may be asked of a lock, and cannot be had everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Any hold.
+    Hold,
+    /// Several holders: as many as ask for it, and at most so many.
+    Shared,
+    Slots,
+    /// A hold that ends with time, and one that ends with another process.
+    Lease,
+    Follow,
+    /// A command that does not inherit the kernel lock, and one that replaces the process.
+    Close,
+    Exec,
+    /// A lock that stays taken once its command has ended.
+    Keep,
+    Owner,
+    Message,
+    /// A hold without them.
+    NoOwner,
+    NoMessage,
+    /// What others do to a hold: release, renew, break.
+    Change,
 }
 
 /// How long a sleep may last that nothing ends when a wait is canceled.
@@ -145,7 +129,6 @@ pub(crate) struct Patience<'a> {
     /// Ends the wait within [`CANCEL_CHECK_INTERVAL`] once it is set.
     pub(crate) canceled: Option<&'a AtomicBool>,
     /// The caller waits for locks, and so for what a person may have to do first.
-    #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "a server needs it"))]
     pub(crate) is_of_waiter: bool,
 }
 
@@ -226,8 +209,9 @@ pub(crate) type Ask<'a> = dyn FnMut(&dyn LockSnapshot) -> Result<()> + 'a;
 /// Is told why something could not be done yet. Whether it is to be tried again.
 pub(crate) type GoesOn<'a> = dyn FnMut(&Error) -> bool + 'a;
 
-/// Judges a record. `None`: it is not over, and stays.
-pub(crate) type JudgeOver<'a> = dyn FnMut(Moment, Found<Handle>) -> Option<Judged<Handle>> + 'a;
+/// Judges a record. `None`: it is not over, and stays. With the lines of its removal.
+pub(crate) type JudgeOver<'a> =
+    dyn FnMut(Moment, Found<Handle>) -> Option<(Judged<Handle>, Vec<Line>)> + 'a;
 
 /// Decides on a change.
 pub(crate) type Plan<'a, 'd> = dyn FnMut(&dyn LockSnapshot) -> Result<Change<'d>> + 'a;
@@ -262,12 +246,12 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// The format of new records.
     fn format(&self) -> Format;
 
-    /// What a lock of this name cannot have.
-    fn limits(&self, name: &LockName) -> &'static Limits;
+    /// Why a lock of this name cannot have that.
+    fn why_not(&self, name: &LockName, asked: Asked) -> WhyNot;
 
-    /// Why a lock cannot stay taken when its command has ended, beside what [`Limits::keep`] says.
-    fn why_not_keep(&self) -> WhyNot {
-        None
+    /// The time to live of a hold for which this was asked. `is_detached`: of one without a process of its own.
+    fn ttl(&self, asked: Option<Duration>, _is_detached: bool) -> Ttl {
+        Ok(asked)
     }
 
     /// The error that it cannot have this.
@@ -295,9 +279,29 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// A caller that tries to take a lock, and may wait for it.
     fn contender(&self, back_off: BackOff, mode: Mode) -> Box<dyn Contender + '_>;
 
+    /// A caller that waits without taking anything: of what it returns only `sleep` is called.
+    fn bystander(&self, back_off: BackOff) -> Box<dyn Contender + '_> {
+        self.contender(back_off, Mode::Exclusive)
+    }
+
     /// The live waiters of a lock, the first one first.
     fn waiters(&self, _of: &LockName) -> Result<Vec<Waiter>> {
         Ok(Vec::new())
+    }
+
+    /// Makes what the server of a store of several machines lacks.
+    fn create(&self) -> Vec<Finding> {
+        Vec::new()
+    }
+
+    /// Sets what is called, once, if no server of a store of many machines has answered: with the reasons, and with the
+    /// time for which they are tried.
+    #[cfg(feature = "cluster")]
+    fn on_silence(&self, _tell: fn(&str, Duration)) {}
+
+    /// Ends the time in which nothing is taken because the server may have lost holds.
+    fn accept_epoch(&self) -> Finding {
+        Finding::ok("epoch", "a store of files has none")
     }
 
     /// What is known about a store of several machines. Changes nothing.
@@ -350,8 +354,19 @@ pub(crate) trait Backend: Debug + Send + Sync {
     }
 
     /// Gives back the hold of a keeper that was killed, by the request that it has left. Whether it was still there.
-    fn give_back(&self, _request: &[u8]) -> Result<bool> {
+    /// `lines`: of that.
+    fn release_for_keeper(&self, _request: &[u8], _lines: &[Line]) -> Result<bool> {
         Ok(false)
+    }
+
+    /// Whether it keeps its journal itself, and writes lines about a hold by the change that ends it.
+    fn keeps_journal(&self) -> bool {
+        false
+    }
+
+    /// The lines that it keeps, of each lock the oldest first. `of`: of this lock alone.
+    fn journal(&self, _of: Option<&LockName>) -> Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
     }
 }
 
@@ -405,8 +420,12 @@ pub(crate) trait Contender {
         is_unchanged: &mut dyn FnMut() -> bool,
     );
 
-    /// Its position in the queue of this lock, the first of which is 1, if its place is kept once it leaves without
-    /// the lock.
+    /// Its position in the queue of this lock, the first of which is 1. `None`: it has no place there.
+    fn position(&self, _name: &LockName) -> Option<usize> {
+        None
+    }
+
+    /// The same, if its place is kept once it leaves without the lock.
     fn position_kept(&self, _name: &LockName) -> Option<usize> {
         None
     }
@@ -450,6 +469,15 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Keeps the directory of its store open together with another hold of it, if it does not so already. Whether they
+    /// do now. From then on both may be released by one thread only: the guard of one is that of the other.
+    fn share_directory(&mut self, _other: &dyn HeldRecord) -> bool {
+        false
+    }
+
+    /// For those of the same store.
+    fn as_any(&self) -> &dyn Any;
+
     /// Whether it was broken, replaced or deleted.
     fn is_lost(&self) -> Result<bool>;
 
@@ -472,10 +500,21 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
         Ok(true)
     }
 
+    /// Says how it ends, for a store that writes that by what gives the hold back. If that finds it lost, it is noted as
+    /// lost. `false`: the caller notes it.
+    fn note_end(&mut self, _end: PastHold) -> bool {
+        false
+    }
+
+    /// Who has broken it, where it is not told by a signal.
+    fn broken_by(&self) -> Option<String> {
+        None
+    }
+
     /// Removes it, if it is still there.
     fn release(&mut self) -> Result<ReleaseOutcome>;
 
-    /// Makes it a lease for so long from now on, if it is still there. Only where [`Limits::keep`] allows it. What may
+    /// Makes it a lease for so long from now on, if it is still there. Only where [`Asked::Keep`] allows it. What may
     /// be done a little later is tried again for as long as `goes_on` returns true.
     fn keep(
         &mut self,

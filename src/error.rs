@@ -1,6 +1,5 @@
 //! What can go wrong, by what a caller can do about it.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +22,7 @@ pub enum Error {
     #[error("cannot {operation} `{}`", path.display())]
     Io {
         /// What was attempted, as in "cannot … `path`".
-        operation: Operation,
+        operation: &'static str,
         /// On what.
         path: PathBuf,
         /// Its reason.
@@ -143,6 +142,14 @@ pub enum Error {
         #[doc(hidden)]
         fault: Fault,
     },
+    /// The server of a store may have lost what it had confirmed, and nothing is taken meanwhile.
+    #[error("the server of `{store}` may have lost holds: nothing is taken for {} s", left.as_secs_f64().ceil())]
+    StoreChanged {
+        /// The URL of the store.
+        store: String,
+        /// For how long.
+        left: Duration,
+    },
     /// The URL cannot be that of a store.
     #[error("invalid store `{url}`: {reason}")]
     InvalidStore {
@@ -152,8 +159,10 @@ pub enum Error {
         reason: &'static str,
     },
     /// Locks of several machines do not support what was asked for.
-    #[error("etcd store: {what}")]
-    NotOnEtcd {
+    #[error("{engine} store: {what}")]
+    NotOnServer {
+        /// What keeps the store, for a person.
+        engine: &'static str,
         /// What is missing or not supported.
         what: &'static str,
     },
@@ -185,70 +194,8 @@ pub enum Fault {
     NoSpace,
 }
 
-/// Defines the operations, each with its words in "cannot … `path`".
-macro_rules! operations {
-    ($($name:ident: $words:literal,)*) => {
-        /// What was attempted on a file, a directory or a store.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub enum Operation {
-            $(
-                #[doc = concat!("\"cannot ", $words, " …\"")]
-                $name,
-            )*
-        }
-
-        impl fmt::Display for Operation {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $(Self::$name => $words,)*
-                })
-            }
-        }
-    };
-}
-
-operations! {
-    BlockSignals: "block signals for",
-    ChangeLocks: "change locks in",
-    CreateDirectory: "create directory",
-    CreateLockFile: "create lock file",
-    CreateLockFileInDirectory: "create lock file in the directory of",
-    CreateStore: "create store",
-    CreateTicket: "create queue ticket",
-    FindDirectory: "find the directory",
-    Inspect: "inspect",
-    InspectFilesystem: "inspect the filesystem of",
-    InspectStore: "inspect store",
-    Lock: "lock",
-    LockStore: "lock store",
-    MoveAside: "move aside",
-    Open: "open",
-    OpenDirectory: "open directory",
-    OpenStore: "open store",
-    PutBack: "put back",
-    Read: "read",
-    ReadDirectory: "read directory",
-    Remove: "remove",
-    Renew: "renew",
-    ShareLockFile: "share lock file",
-    SignalWrapper: "signal the wrapper of",
-    TakeLock: "take the lock in",
-    TakeOver: "take over",
-    Unlock: "unlock",
-    UseDirectory: "use directory",
-    WriteCommandPid: "write the command's pid to",
-    WriteHoldNumber: "write the hold number in",
-    WriteJournal: "write journal",
-    WriteLockFile: "write lock file",
-    WriteTo: "write to",
-    WriteToDirectories: "write to the directories of",
-    WriteToDirectory: "write to the directory of",
-}
-
 impl Error {
     /// The user that a file belongs to, if permission to change it was missing and it is another user's.
-    #[must_use]
     pub fn file_owner(&self) -> Option<String> {
         match self {
             Self::Io { path, source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -272,7 +219,6 @@ fn guard_holder_text(pid: Option<u32>, waited: Duration) -> String {
 
 /// The text of a cause without Rust's "(os error 13)" and the full stop of Windows, with a small first
 /// letter, except in "I/O error" and the like.
-#[must_use]
 pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
     let text = cause.to_string();
     match text.rfind(" (os error ") {
@@ -297,11 +243,11 @@ pub(crate) fn begun_small(text: &str) -> String {
 
 /// Adds operation and path to an operating system's error.
 pub(crate) trait Context<T> {
-    fn context(self, operation: Operation, path: &Path) -> Result<T>;
+    fn context(self, operation: &'static str, path: &Path) -> Result<T>;
 }
 
 impl<T> Context<T> for io::Result<T> {
-    fn context(self, operation: Operation, path: &Path) -> Result<T> {
+    fn context(self, operation: &'static str, path: &Path) -> Result<T> {
         self.map_err(|source| Error::Io {
             operation,
             path: path.to_owned(),

@@ -27,7 +27,6 @@ impl Pid {
     }
 
     /// The number.
-    #[must_use]
     pub const fn get(self) -> u32 {
         self.0.cast_unsigned()
     }
@@ -55,7 +54,7 @@ impl fmt::Display for Pid {
 
 /// One run of the machine's kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct BootId {
+pub(crate) struct BootId {
     /// `/proc/sys/kernel/random/boot_id` (random(4)).
     pub id: String,
     /// Another file is mounted over it, as some containers do. Then a different id does not prove
@@ -98,8 +97,7 @@ pub(crate) fn are_different_starts(one: Option<u64>, other: Option<u64>) -> bool
 
 /// What tells a PID namespace, or an instance, from an earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Incarnation {
+pub(crate) struct Incarnation {
     /// The start of the first process of the PID namespace, in ticks since boot: numbers of namespaces are used
     /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,8 +109,7 @@ pub struct Incarnation {
 
 /// Where and when a record was written, as far as the writer knew. A `None` proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Origin {
+pub(crate) struct Origin {
     /// Start of the process that wrote the record, in ticks since boot.
     pub start: Option<u64>,
     /// The boot.

@@ -55,6 +55,10 @@
 //! The library never prints or exits and parses no arguments. It installs no signal handler unless
 //! asked for [one](signal::use_sigalrm). It reads the environment only to start a command, which
 //! inherits it and is found by `PATH`, and to find the [store of the user](Store::of_user).
+#![cfg_attr(
+    not(feature = "cluster"),
+    allow(dead_code, reason = "some is for servers alone")
+)]
 // A test that cannot go on says so by panicking.
 #![cfg_attr(
     test,
@@ -68,32 +72,37 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod backend;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod decision;
 #[doc(hidden)]
 pub mod describe;
 pub mod error;
-#[cfg(feature = "etcd")]
-mod etcd;
 mod files;
 mod finding;
 mod flock;
 mod format;
+mod hold_info;
 mod identity;
+mod journal_line;
 mod lock;
 mod name;
 mod observer;
 mod open_file;
-pub mod record;
+mod record;
 pub mod status;
 mod sys;
 pub mod terminal;
 mod ticket;
 
 pub use backend::ReleaseOutcome;
+#[cfg(feature = "etcd")]
+pub use cluster::EtcdAccess;
+#[cfg(feature = "postgres")]
+pub use cluster::PostgresAccess;
 pub use decision::ownership::Caller;
 pub use error::{Error, Result};
-#[cfg(feature = "etcd")]
-pub use etcd::EtcdAccess;
+pub use hold_info::HoldInfo;
 pub use lock::{
     Attempt, Blocked, Hold, Holder, Listing, Lock, Options, PendingHold, Release, Renewal,
     RunOptions, Store, StoreWatch, Wait, WaitDecision,
@@ -155,13 +164,12 @@ pub mod architecture {}
 /// [`Lock::move_aside`], [`Store::examine`].
 pub mod repair {
     pub use crate::finding::{Finding, Grade};
-    pub use crate::lock::{Break, Cleanup, MovedAside, OnBreak};
+    pub use crate::lock::{Break, Cleanup, MovedAside, OnBreak, examine_host};
 }
 
 /// The journal of a store: [`Lock::events`] reads it, and [`Lock::fate`] looks up one hold.
 pub mod journal {
-    pub use crate::files::history::{HoldResult, PastHold};
-    pub use crate::files::journal::{Action, Actor, Event, PreviousHold};
+    pub use crate::journal_line::{Action, Actor, Event, HoldResult, PastHold, PreviousHold};
     pub use crate::lock::Fate;
 }
 
@@ -171,7 +179,7 @@ pub mod signal {
 }
 
 /// The two processes of a `run` whose lock a lease keeps.
-#[cfg(all(feature = "etcd", target_os = "linux"))]
+#[cfg(all(feature = "cluster", target_os = "linux"))]
 #[doc(hidden)]
 pub mod keeper {
     pub use crate::sys::keeper::{Keeper, fork, let_run_on, wrapper};
@@ -181,20 +189,14 @@ pub mod keeper {
 #[doc(hidden)]
 pub mod command_line {
     #[cfg(feature = "etcd")]
-    pub use crate::etcd::is_etcd_url;
-    pub use crate::format::{escape_json, time_in_file};
-    #[cfg(unix)]
-    pub use crate::lock::parent;
-    pub use crate::lock::{
-        Ending, Remaining, examine_host, process_of as process, tells_to_break, until_ended,
-        user_of,
-    };
+    pub use crate::cluster::is_etcd_url;
+    #[cfg(feature = "postgres")]
+    pub use crate::cluster::is_postgres_url;
+    pub use crate::format::escape_json;
+    pub use crate::lock::{Ending, Remaining};
     pub use crate::sys::HowEnded;
-    #[cfg(all(feature = "cli", feature = "etcd"))]
+    #[cfg(all(feature = "cli", feature = "cluster"))]
     pub use crate::sys::directory::is_exposed;
-    pub use crate::sys::process::{
-        command_line as command_line_of, may_signal, working_directory as working_directory_of,
-    };
     pub use crate::sys::start::{Program, Started};
     #[cfg(all(feature = "cli", target_os = "linux"))]
     pub use crate::sys::startup::{Arena, begin};
@@ -211,11 +213,13 @@ pub mod command_line {
         pub use crate::sys::QueuedSignal;
         #[cfg(all(unix, feature = "cli"))]
         pub use crate::sys::keys::Keys;
+        #[cfg(all(unix, feature = "cli"))]
+        pub use crate::sys::signal::interrupt;
         #[cfg(unix)]
         pub use crate::sys::signal::terminate_self;
         pub use crate::sys::signal::{
-            SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, last_signal,
-            note_signals, send, send_from_terminal, stop, stop_telling_signals_apart,
+            SignalMask, SignalQueue, exit_by_signal, ignore_file_size_signal, last_number,
+            last_signal, note_signals, send, send_from_terminal, stop, stop_telling_signals_apart,
             tell_signals_apart, terminating_signal, without_signals,
         };
     }

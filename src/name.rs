@@ -95,13 +95,11 @@ impl LockName {
     }
 
     /// The name, as it was given. A path that is not UTF-8 is shown with replacement characters.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
     /// Whether it is the path of a lock file rather than a name in a store.
-    #[must_use]
     pub fn is_path(&self) -> bool {
         self.as_path().is_some()
     }

@@ -4,8 +4,7 @@ use std::sync::OnceLock;
 
 use crate::decision::{Moment, Observer};
 use crate::identity::{Incarnation, Origin, Pid, ProcessId};
-use crate::sys::process;
-use crate::sys::{FileId, ProcessParent};
+use crate::sys::{FileId, ProcessParent, process};
 
 /// Facts about this host that do not change, gathered once.
 #[derive(Debug, Default)]
@@ -86,6 +85,42 @@ pub(crate) fn own_ancestry() -> impl Iterator<Item = (Pid, Option<ProcessParent>
         Some((pid, shown))
     })
     .take(MAX_GENERATIONS)
+}
+
+/// Whether a process is this command, or each of those from the command down to it does nothing but wait for the next.
+#[cold]
+pub(crate) fn is_awaited_by(process: Pid, command: ProcessId) -> bool {
+    let mut below = process;
+    for _ in 0..MAX_GENERATIONS {
+        let Some(shown) = process::kinship(below) else {
+            return false;
+        };
+        if below == command.pid {
+            return !command.started_at_another_time(shown.start);
+        }
+        match shown.parent {
+            Some(parent) if process::waits_only_for(parent, below) => below = parent,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// The wrapper of the `run` with a keeper whose command is this process, or waits for it as above.
+#[cold]
+pub(crate) fn awaiting_run(process: Pid) -> Option<ProcessId> {
+    let mut below = process;
+    for _ in 0..MAX_GENERATIONS {
+        let parent = process::kinship(below)?.parent?;
+        if !process::waits_only_for(parent, below) {
+            // A keeper has more to do.
+            let pid = process::kinship(parent)?.parent?;
+            let start = process::kinship(pid)?.start;
+            return Some(ProcessId { pid, start });
+        }
+        below = parent;
+    }
+    None
 }
 
 /// Whether a process is the first one of the system, and not of a container. It adopts orphans, and every process

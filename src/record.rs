@@ -8,7 +8,24 @@ use std::time::Duration;
 use chrono::{DateTime, Datelike, SubsecRound as _, TimeDelta, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use crate::identity::{BootId, Incarnation, Origin, Pid, ProcessId};
+/// Enums whose variants have names.
+macro_rules! named {
+    ($(#[$meta:meta])* $vis:vis enum $type:ident {
+        $($(#[$doc:meta])* $variant:ident $(($data:ty))? = $text:literal,)*
+    }) => {
+        $(#[$meta])* $vis enum $type { $($(#[$doc])* $variant $(($data))?,)* }
+
+        impl $type {
+            /// Its name.
+            $vis const fn name(self) -> &'static str {
+                match self { $(Self::$variant { .. } => $text,)* }
+            }
+        }
+    };
+}
+pub(crate) use named;
+
+pub(crate) use crate::identity::{Origin, Pid, ProcessId};
 pub(crate) use crate::sys::digest;
 
 /// The version of the native format that this library writes.
@@ -26,58 +43,53 @@ pub(crate) const MAX_TEXT_BYTES: usize = 1024;
 /// Longest command line in a record, as written.
 const MAX_COMMAND_BYTES: usize = 4 * 1024;
 
-/// How a lock file is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Format {
-    /// onehold's own: one JSON document that begins with `"onehold": 1`.
-    #[default]
-    Native,
-    /// JSON, as `prodigy resume` writes it.
-    Prodigy,
-    /// YAML, as the sprint mutex `.sprint-running` is written.
-    Sprint,
-    /// JSON, as the memory lock `memory/.lock` is written.
-    Memory,
-    /// A bare number.
-    Pid,
-    /// None: the kernel lock of flock(1) on the file is the lock, and the file is never written.
-    Flock,
+named! {
+    /// How a lock file is written.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Format {
+        /// onehold's own: one JSON document that begins with `"onehold": 1`.
+        #[default]
+        Native = "native",
+        /// JSON, as `prodigy resume` writes it.
+        Prodigy = "prodigy",
+        /// YAML, as the sprint mutex `.sprint-running` is written.
+        Sprint = "sprint",
+        /// JSON, as the memory lock `memory/.lock` is written.
+        Memory = "memory",
+        /// A bare number.
+        Pid = "pid",
+        /// None: the kernel lock of flock(1) on the file is the lock, and the file is never written.
+        Flock = "flock",
+        /// None: the same for a lock of fcntl(2) on the whole file.
+        Fcntl = "fcntl",
+    }
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Native,
         Self::Prodigy,
         Self::Sprint,
         Self::Memory,
         Self::Pid,
         Self::Flock,
+        Self::Fcntl,
     ];
 
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Prodigy => "prodigy",
-            Self::Sprint => "sprint",
-            Self::Memory => "memory",
-            Self::Pid => "pid",
-            Self::Flock => "flock",
-        }
+    /// Whether there is no record: the kernel lock on the file is the lock.
+    pub const fn is_kernel_lock(self) -> bool {
+        matches!(self, Self::Flock | Self::Fcntl)
     }
 
     /// Whether its records say for which owner a lock is held.
-    #[must_use]
     pub const fn has_owners(self) -> bool {
         matches!(self, Self::Native | Self::Sprint | Self::Memory)
     }
 
     /// Whether an owner on record is a label, which shows nobody as the holder: the programs of the memory lock
     /// know their holder by its process.
-    #[must_use]
     pub const fn has_labels(self) -> bool {
         matches!(self, Self::Memory)
     }
@@ -87,7 +99,7 @@ impl Format {
     /// Measured beside prodigy: 45 % double holds without the delay, none from 5 ms on.
     pub(crate) const fn settling_time(self) -> Option<Duration> {
         match self {
-            Self::Native | Self::Flock => None,
+            Self::Native | Self::Flock | Self::Fcntl => None,
             Self::Prodigy | Self::Sprint | Self::Memory | Self::Pid => {
                 Some(Duration::from_millis(50))
             }
@@ -99,7 +111,9 @@ impl Format {
         match self {
             // They take a lock for stale after 30 s, and recommend 10 s.
             Self::Memory => Some(Duration::from_secs(8)),
-            Self::Native | Self::Prodigy | Self::Sprint | Self::Pid | Self::Flock => None,
+            Self::Native | Self::Prodigy | Self::Sprint | Self::Pid | Self::Flock | Self::Fcntl => {
+                None
+            }
         }
     }
 }
@@ -153,13 +167,11 @@ pub enum Mode {
 
 impl Mode {
     /// Whether several may hold the lock at once.
-    #[must_use]
     pub const fn is_shared(self) -> bool {
         !matches!(self, Self::Exclusive)
     }
 
     /// How many holders there may be; `None`: one, or any number.
-    #[must_use]
     pub const fn slots(self) -> Option<NonZeroU32> {
         match self {
             Self::Slots(slots) => Some(slots),
@@ -211,8 +223,7 @@ impl CommandEnd {
 
 /// How a holder asked for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Asked {
+pub(crate) struct Asked {
     /// When, by the wall clock.
     pub at: DateTime<Utc>,
     /// How many waited already when it began to wait.
@@ -220,11 +231,25 @@ pub struct Asked {
     pub waiting: u32,
 }
 
+/// The program that another process holds a lock for, such as `onehold hold`. It is shown, and nothing is decided by
+/// it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Program {
+    /// Its process.
+    pub pid: Pid,
+    /// The start of that in ticks since boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u64>,
+    /// Its command line, cut like that of the holder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+}
+
 /// What a record says that changes while the lock is held. It is written in place, as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-#[non_exhaustive]
-pub struct Live {
+pub(crate) struct Live {
     /// The process that keeps the hold alive: of a `run` its command, of a detached hold the
     /// process that it follows. `None` for a lease, and before there is one.
     #[serde(deserialize_with = "pid_or_none", skip_serializing_if = "is_default")]
@@ -276,8 +301,7 @@ pub struct Live {
 
 impl Live {
     /// The process that keeps the hold alive.
-    #[must_use]
-    pub fn process(&self) -> Option<ProcessId> {
+    pub(crate) fn process(&self) -> Option<ProcessId> {
         self.pid.map(|pid| ProcessId {
             pid,
             start: self.start,
@@ -299,8 +323,7 @@ impl Live {
 
 /// The content of a lock file. Untrusted: any user or program may have written it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Record {
+pub(crate) struct Record {
     /// The name of the lock, as given; of a hold of several locks the first one.
     pub name: String,
     /// The names of all locks, if the hold has several.
@@ -338,6 +361,9 @@ pub struct Record {
     /// The command line of the holder, at most 4 KiB.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// The program that the holder holds the locks for, if that is another process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Box<Program>>,
     /// Time to live from the last heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
@@ -360,6 +386,9 @@ pub struct Record {
     /// Time between TERM and KILL for work that is ended by force; `None`: 10 s, 0: no KILL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kill_after_ms: Option<u64>,
+    /// Its wrapper ends the work at a time limit.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub time_limited: bool,
     /// The process that its wrapper ends the work with: once it has exited, the work is ended by force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub die_with: Option<ProcessId>,
@@ -391,7 +420,7 @@ pub struct Record {
 
 /// What the bytes of a lock file are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub(crate) enum Content {
     /// A record, whole.
     Record(Box<Record>),
     /// A native record of a version that this library does not know.
@@ -418,8 +447,7 @@ pub const KILL_AFTER: Duration = Duration::from_secs(10);
 
 impl Record {
     /// How long the work of the hold has between TERM and KILL; `None`: it gets no KILL.
-    #[must_use]
-    pub fn kill_after(&self) -> Option<Duration> {
+    pub(crate) fn kill_after(&self) -> Option<Duration> {
         let after = self.kill_after_ms.map_or(KILL_AFTER, Duration::from_millis);
         Some(after).filter(|after| !after.is_zero())
     }
@@ -435,14 +463,13 @@ impl Record {
     }
 
     /// The names of all its locks.
-    pub fn all_names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = &str> {
         let only = self.names.is_empty().then_some(&self.name);
         self.names.iter().chain(only).map(String::as_str)
     }
 
     /// The time to live in force.
-    #[must_use]
-    pub fn ttl(&self) -> Option<Duration> {
+    pub(crate) fn ttl(&self) -> Option<Duration> {
         let of_lease = self.live.ttl_ms.or(self.ttl_ms);
         let ttl = if self.is_kept() {
             self.hold_at_least_ms
@@ -453,8 +480,7 @@ impl Record {
     }
 
     /// Until when the lock stays taken at least, by the wall clock of the writer.
-    #[must_use]
-    pub fn held_until(&self) -> Option<DateTime<Utc>> {
+    pub(crate) fn held_until(&self) -> Option<DateTime<Utc>> {
         let least = TimeDelta::try_milliseconds(self.hold_at_least_ms?.try_into().ok()?)?;
         let until = self.acquired_at.checked_add_signed(least)?;
         Some(until).filter(|until| has_four_digits(*until))
@@ -462,20 +488,17 @@ impl Record {
 
     /// Whether its command has ended, and the lock stays taken until the time of
     /// [`hold_at_least_ms`](Self::hold_at_least_ms).
-    #[must_use]
-    pub fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.live.ended.is_some()
     }
 
     /// The last heartbeat by the wall clock.
-    #[must_use]
-    pub fn renewed_at(&self) -> DateTime<Utc> {
+    pub(crate) fn renewed_at(&self) -> DateTime<Utc> {
         self.live.renewed_at.unwrap_or(self.acquired_at)
     }
 
     /// The process that wrote the record.
-    #[must_use]
-    pub fn writer(&self) -> Option<ProcessId> {
+    pub(crate) fn writer(&self) -> Option<ProcessId> {
         Some(ProcessId {
             pid: self.taken_by?,
             start: self.origin.as_ref().and_then(|origin| origin.start),
@@ -483,7 +506,7 @@ impl Record {
     }
 
     /// The processes that keep this hold alive; the one that tells most comes first.
-    pub fn processes(&self) -> impl Iterator<Item = ProcessId> + use<> {
+    pub(crate) fn processes(&self) -> impl Iterator<Item = ProcessId> + use<> {
         let process = self.live.process().filter(|_| !self.is_lease());
         let is_alone = self.is_lease() || (process.is_some() && !self.has_command());
         let writer = self.writer().filter(|_| !is_alone);
@@ -491,14 +514,12 @@ impl Record {
     }
 
     /// Whether it is a lease in force, kept by time only. Until it is confirmed, its writer keeps it.
-    #[must_use]
-    pub fn is_lease(&self) -> bool {
+    pub(crate) fn is_lease(&self) -> bool {
         self.kind == Kind::Lease && self.is_confirmed()
     }
 
     /// Whether a process other than the writer, or none, keeps the hold.
-    #[must_use]
-    pub fn is_detached(&self) -> bool {
+    pub(crate) fn is_detached(&self) -> bool {
         match self.kind {
             Kind::Run => false,
             Kind::Process => !self.kernel_lock,
@@ -517,10 +538,14 @@ impl Record {
     }
 
     /// Whether there is no command: `onehold hold` holds the lock for the program that started it.
-    #[must_use]
-    pub fn is_without_command(&self) -> bool {
+    pub(crate) fn is_without_command(&self) -> bool {
         let is_run = self.kind == Kind::Run && !self.exec;
         is_run && self.live.pid.is_some() && self.live.pid == self.taken_by
+    }
+
+    /// Whether its holder is a process that holds many locks for a program, and is not ended by a break of one.
+    pub(crate) fn is_served(&self) -> bool {
+        self.program.is_some() && self.kind == Kind::Process && self.kernel_lock
     }
 
     /// The PID that a foreign record shows to other programs.

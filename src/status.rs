@@ -9,7 +9,9 @@ use serde::{Serialize, Serializer};
 pub use crate::decision::Revision;
 pub use crate::decision::liveness::DEFAULT_MAX_AGE;
 pub use crate::decision::verdict::{Evidence, Reason, State, Uncertainty, Verdict};
-use crate::identity::Pid;
+use crate::hold_info::HoldInfo;
+pub use crate::identity::{Pid, ProcessId};
+pub use crate::record::{CommandEnd, KILL_AFTER, Kind, Program};
 use crate::record::{Format, Record};
 use crate::sys::directory::{local_filesystems, may_remove, type_of};
 use crate::sys::process::{own_uid, user_name};
@@ -28,7 +30,7 @@ pub struct Status {
     /// The format that was expected there.
     pub format: Format,
     /// What the file says, if that is a record.
-    pub record: Option<Record>,
+    pub(crate) record: Option<Record>,
     /// What can be said of it.
     pub verdict: Verdict,
     /// The processes that have locked the file, as far as the system tells: of one without a record, such as
@@ -49,6 +51,8 @@ pub struct Status {
     /// reaches this host only.
     pub can_take_over: bool,
     pub(crate) is_remote: bool,
+    /// Of what a waiter is shown: its position in the queue.
+    pub(crate) position: Option<usize>,
     pub(crate) revision: Option<Revision>,
     /// Of a displaced hold in a directory: who can have written its record.
     pub(crate) author: Option<Author>,
@@ -127,6 +131,8 @@ pub struct Waiter {
     pub owner: Option<String>,
     /// The command that it wants to run, or its own command line.
     pub command: Vec<String>,
+    /// The program that it waits for, if that is another process.
+    pub program: Option<Box<Program>>,
     /// Why it wants the lock, in the user's words.
     pub message: Option<String>,
     /// Since when it waits.
@@ -134,21 +140,29 @@ pub struct Waiter {
 }
 
 impl Status {
+    /// What the record of its hold says. `None`: there is no record.
+    pub fn info(&self) -> Option<HoldInfo<'_>> {
+        self.record.as_ref().map(HoldInfo)
+    }
+
+    /// The position in the queue of the caller that waits for it, the first of which is 1: of what is shown to a wait
+    /// [with its position](crate::Wait::with_position). `None`: of any other, or it has no place in a queue.
+    pub fn position(&self) -> Option<usize> {
+        self.position
+    }
+
     /// Whether its store is one of several machines, and not a directory.
-    #[must_use]
     pub fn is_remote(&self) -> bool {
         self.is_remote
     }
 
     /// The type of the filesystem that the store is on, such as `ext4` or `fuse.sshfs`, as far as the
     /// system tells.
-    #[must_use]
     pub fn filesystem(&self) -> Option<String> {
         type_of(&self.store)
     }
 
     /// Whether acquire takes the lock unasked.
-    #[must_use]
     pub fn is_available(&self) -> bool {
         match self.verdict.state {
             // The file may be data that is needed.
@@ -163,7 +177,6 @@ impl Status {
 
     /// Whether acquire takes the lock unasked, as far as the modes of its directory tell. Another user's dead
     /// hold may have to stay; only a shared one does not matter to the next.
-    #[must_use]
     pub fn is_takeable(&self) -> bool {
         self.is_available() && (self.slot.is_some() || self.may_be_removed())
     }
@@ -185,20 +198,17 @@ impl Status {
     }
 
     /// The number of the hold; `None` for those of programs that do not number theirs.
-    #[must_use]
     pub fn hold(&self) -> Option<u64> {
         let record = self.record.as_ref()?;
         Some(record.hold).filter(|hold| *hold != 0)
     }
 
     /// The name of the user who holds it, or the number of one without a name.
-    #[must_use]
     pub fn user(&self) -> Option<String> {
         self.uid.map(user_name)
     }
 
     /// Whether the caller may remove the record, as far as the modes of its directory tell.
-    #[must_use]
     pub fn may_be_removed(&self) -> bool {
         match (self.uid, self.path.parent()) {
             (Some(uid), _) if own_uid() == Some(uid) => true,
@@ -208,7 +218,6 @@ impl Status {
     }
 
     /// The names of all locks of the hold.
-    #[must_use]
     pub fn names(&self) -> Vec<&str> {
         let names = self.record.iter().flat_map(|record| &record.names);
         let names: Vec<&str> = names.map(String::as_str).collect();
@@ -241,7 +250,6 @@ impl Status {
     }
 
     /// What permission to break this very hold is bound to. `None`: there is nothing to break.
-    #[must_use]
     pub fn revision(&self) -> Option<Revision> {
         self.revision.clone()
     }
@@ -253,7 +261,7 @@ impl Status {
 pub struct StoreFacts {
     /// The member that has answered.
     pub member: String,
-    /// Its version of etcd.
+    /// The engine and its version, for a person.
     pub version: Option<String>,
     /// The revision of the store.
     pub revision: i64,

@@ -1,7 +1,6 @@
 //! Text from lock files, which is untrusted, on a terminal.
 
 /// Escapes control characters, invisible characters, and those that change the writing direction.
-#[must_use]
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
@@ -16,7 +15,6 @@ pub fn escape(text: &str) -> String {
 }
 
 /// Whether `char` could control a terminal or mislead its reader.
-#[must_use]
 pub fn is_unsafe(char: char) -> bool {
     let hidden = matches!(
         char,

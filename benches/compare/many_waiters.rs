@@ -1,17 +1,27 @@
 //! What a waiter costs beside many others, which should not depend on their number: the processor time until
-//! it rests, its memory, and how many of them a release wakes.
+//! it rests, its memory, how many of them a release wakes, beside the next holder, and the system calls of others.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::harness::wait_until;
-use super::{Bench, Group, Row, median, words};
+use super::{Bench, Group, Row, assert_no_growth, median, system_calls, words};
 
 const SIZES: [usize; 4] = [1, 10, 100, 1_000];
 /// The last waiters are measured.
 const MEASURED: usize = 10;
 /// A difference of so many wake-ups is not growth, of 990 more waiters.
-const SLACK: u64 = 20;
+const SLACK: u64 = 10;
+/// A difference of so many system calls is not growth: who waits lists the tickets three times, a thousand of them in
+/// seven calls instead of two.
+const CALLS: usize = 20;
+/// What is called beside the waiters.
+const BESIDE: [&str; 4] = [
+    "run other -- sleep 0.1",
+    "check -q x",
+    "run -q x -- true",
+    "run -q -w 0.2 x -- true",
+];
 /// In which all that a release wakes has gone to sleep again.
 const WINDOW: Duration = Duration::from_millis(400);
 
@@ -30,12 +40,32 @@ fn field(pid: u32, file: &str, name: &str) -> u64 {
     number.map_or(0, |number| number.parse().unwrap())
 }
 
-/// How often waiters have gone to sleep.
-fn sleeps(waiters: &[Group]) -> u64 {
-    waiters
-        .iter()
-        .map(|waiter| field(waiter.pid(), "status", "voluntary_ctxt_switches:"))
-        .sum()
+/// How often a process has gone to sleep, and how often it has read from a file.
+#[derive(Clone, Copy)]
+struct Activity {
+    sleeps: u64,
+    reads: u64,
+}
+
+impl Activity {
+    fn of(pid: u32) -> Self {
+        Self {
+            sleeps: field(pid, "status", "voluntary_ctxt_switches:"),
+            reads: field(pid, "io", "syscr:"),
+        }
+    }
+
+    /// How often it was woken since then, but by its own clock: each waiter looks every 5 s whether the process ahead
+    /// was stopped, which is one read. A waiter that decides anew reads more than it sleeps.
+    fn woken_since(self, before: Self) -> u64 {
+        let sleeps = self.sleeps.saturating_sub(before.sleeps);
+        let reads = self.reads.saturating_sub(before.reads);
+        if reads > sleeps {
+            sleeps
+        } else {
+            sleeps - reads
+        }
+    }
 }
 
 fn queued(store: &Path) -> usize {
@@ -51,7 +81,8 @@ pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
     wait_until("the lock is held", || store.join("x.lock").exists());
     let mut waiters: Vec<Group> = Vec::new();
     let mut woken = Vec::new();
-    println!("| waiting | processor µs of the last | Pss KiB | put to sleep by a release |");
+    let mut calls = BESIDE.map(|_| Vec::new());
+    println!("| waiting | processor µs of the last | Pss KiB | others woken by a release |");
     println!("|---|---|---|---|");
     for size in SIZES {
         while waiters.len() < size {
@@ -68,22 +99,32 @@ pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
         let time = median(&each(processor_time));
         #[allow(clippy::cast_precision_loss)]
         let memory = median(&each(|pid| field(pid, "smaps_rollup", "Pss:") as f64));
-        // Some look each 5 s whether the one ahead was stopped.
-        let at_rest = sleeps(&waiters);
-        std::thread::sleep(WINDOW);
-        let before = sleeps(&waiters);
         let next = waiters.remove(0);
+        let activity = || waiters.iter().map(|waiter| Activity::of(waiter.pid()));
+        let before: Vec<Activity> = activity().collect();
         let released = Instant::now();
         std::mem::replace(&mut holder, next).end();
         wait_until("the next one has it", || queued(store) == waiters.len());
         std::thread::sleep(WINDOW.saturating_sub(released.elapsed()));
-        let after = sleeps(&waiters) + field(holder.pid(), "status", "voluntary_ctxt_switches:");
-        let by_release = (after - before).saturating_sub(before - at_rest);
+        let both = activity().zip(before);
+        let by_release: u64 = both.map(|(now, before)| now.woken_since(before)).sum();
         woken.push(by_release);
         println!("| {size} | {time:.0} | {memory:.0} | {by_release} |");
         waiters.push(Group::start(&words(&run), store));
         let expected = waiters.len();
         wait_until("it waits", || queued(store) == expected);
+        for (line, calls) in BESIDE.iter().zip(&mut calls) {
+            let command = words(&format!("{} {line}", bench.onehold));
+            calls.push(system_calls(&command, store, false));
+        }
+    }
+    println!("\n| case | system calls beside {SIZES:?} waiters |");
+    println!("|---|---|");
+    for (line, calls) in BESIDE.iter().zip(&calls) {
+        println!("| {line} | {calls:?} |");
+    }
+    for (line, calls) in BESIDE.iter().zip(&calls) {
+        assert_no_growth(line, calls, CALLS);
     }
     let (least, most) = (woken.iter().min().unwrap(), woken.iter().max().unwrap());
     assert!(most - least <= SLACK, "wake-ups grow: {woken:?}");

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::{Bench, Group, Ratio, Row, words};
 
+/// What the ratios of resident memory must not exceed.
+const AT_MOST: f64 = 1.00;
+
 /// Resident, proportional and private memory of a process, in KiB.
 fn memory(pid: u32) -> [f64; 3] {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
@@ -36,9 +39,10 @@ pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
             quartiles: None,
         };
         let what = format!("memory of a run, {state}");
-        rows.push(Row::new(&what, "flock FILE", vec![ratio]));
+        rows.push(Row::new(&what, "flock FILE", vec![ratio]).at_most(AT_MOST));
+        let at_most = format!("{AT_MOST:.2}");
         for (name, [rss, pss, private], at_most) in
-            [("flock FILE", other, ""), ("run x", own, "1.00")]
+            [("flock FILE", other, ""), ("run x", own, &at_most)]
         {
             println!(
                 "| {name}, {state} | {rss} | {:.2} | {at_most} | {pss} | {private} |",

@@ -34,6 +34,7 @@ fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
     let Bench {
         onehold,
         plain,
+        plain_static,
         flock,
         floor,
         ..
@@ -57,7 +58,7 @@ fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
         0,
     );
     fresh.fresh = Some(root.join("store/w.lock"));
-    vec![
+    let mut cases = vec![
         case("true", None, &["true".to_owned()], 0),
         case(FLOCK, None, &[format!("flock {free} true")], 0),
         case(
@@ -74,13 +75,13 @@ fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
         ),
         case(
             "run x -- true",
-            Some((FLOCK, 0.80)),
+            Some((FLOCK, 0.82)),
             &run("run x -- true"),
             0,
         ),
         case(
             "run x -- true, built by cargo",
-            Some((FLOCK, 1.4)),
+            Some((FLOCK, 1.15)),
             &[format!("{plain} run x -- true")],
             0,
         ),
@@ -106,39 +107,46 @@ fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
         ),
         case(
             "run -q held -- true, refused",
-            Some((REFUSED, 0.62)),
+            Some((REFUSED, 0.64)),
             &run("run -q held -- true"),
             6,
         ),
         case(
             "run held -- true, refused with its message",
-            Some((REFUSED, 0.74)),
+            Some((REFUSED, 0.76)),
             &run("run held -- true"),
             6,
         ),
         case(
             "run held -- true, refused with its message, built by cargo",
-            Some((REFUSED, 2.5)),
+            Some((REFUSED, 1.6)),
             &[format!("{plain} run held -- true")],
             6,
         ),
         case(
             "check -q free",
-            Some((REFUSED, 0.38)),
+            Some((REFUSED, 0.40)),
             &run("check -q free"),
             0,
         ),
         case(
             "check -q held",
-            Some((REFUSED, 0.56)),
+            Some((REFUSED, 0.58)),
             &run("check -q held"),
             6,
         ),
         case(
             "check -q held, built by cargo",
-            Some((REFUSED, 2.2)),
+            Some((REFUSED, 0.80)),
             &[format!("{plain} check -q held")],
             6,
+        ),
+        case("flock --version", None, &["flock --version".to_owned()], 0),
+        case(
+            "--version",
+            Some(("flock --version", 0.40)),
+            &run("--version"),
+            0,
         ),
         case(
             "dotlockfile -l, -u",
@@ -151,14 +159,40 @@ fn cases(bench: &Bench, root: &Path) -> Vec<Case> {
         ),
         case(
             "acquire z, release z",
-            Some(("dotlockfile -l, -u", 0.62)),
+            Some(("dotlockfile -l, -u", 0.63)),
             &[
                 format!("{onehold} acquire z --pid {own}"),
                 format!("{onehold} release z"),
             ],
             0,
         ),
-    ]
+    ];
+    if let Some(plain) = plain_static {
+        let built = |name, beside, line: &str, code| {
+            case(name, Some(beside), &[format!("{plain} {line}")], code)
+        };
+        cases.extend([
+            built(
+                "run x -- true, built by cargo for musl",
+                (FLOCK, 0.86),
+                "run x -- true",
+                0,
+            ),
+            built(
+                "run held -- true, refused with its message, built by cargo for musl",
+                (REFUSED, 0.80),
+                "run held -- true",
+                6,
+            ),
+            built(
+                "check -q held, built by cargo for musl",
+                (REFUSED, 0.62),
+                "check -q held",
+                6,
+            ),
+        ]);
+    }
+    cases
 }
 
 /// The time of a command that has to exit with `code`, in a locale.
@@ -249,7 +283,7 @@ pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
             );
             match rows.iter_mut().find(|row| row.what == case.name) {
                 Some(row) => row.ratios.push(ratio),
-                None => rows.push(Row::new(case.name, name, vec![ratio])),
+                None => rows.push(Row::new(case.name, name, vec![ratio]).at_most(at_most)),
             }
         }
         println!();

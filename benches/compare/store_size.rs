@@ -1,19 +1,24 @@
-//! The cost of one lock in stores of different sizes, which should be the same in all of them, and
-//! the cost per lock of `list` and `cleanup`. A file system from which very many files were just
+//! The cost of one lock in stores of different sizes and beside different numbers of siblings, which should be the
+//! same in all of them, and the cost per lock of `list` and `cleanup`. A file system from which very many files were just
 //! removed may take a millisecond for a new one: `create + unlink` shows it, and `TMPDIR` helps.
 
 use std::path::Path;
 use std::time::Instant;
 
-use super::{Bench, Row, assert_held, copy_record, median, micros, system_calls, time, words};
+use super::{
+    Bench, Row, assert_held, assert_no_growth, copy_record, median, micros, system_calls, time,
+    words,
+};
 
 const SIZES: [usize; 4] = [1, 100, 10_000, 100_000];
+/// Numbers of names in one tree.
+const TREE_SIZES: [usize; 3] = [1, 100, 10_000];
 /// A difference of so many system calls is not growth.
 const SLACK: usize = 2;
 
 /// A command in stores of all sizes.
 struct Case {
-    name: &'static str,
+    name: String,
     command: Vec<String>,
     /// The command of which the system calls are counted.
     counted: Vec<String>,
@@ -23,9 +28,9 @@ struct Case {
 }
 
 impl Case {
-    fn new(name: &'static str, command: &str, code: i32) -> Self {
+    fn new(name: &str, command: &str, code: i32) -> Self {
         Self {
-            name,
+            name: name.to_owned(),
             command: words(command),
             counted: words(command),
             code,
@@ -89,25 +94,53 @@ fn measure_times(cases: &mut [Case], store: &Path, rounds: usize) {
     }
 }
 
+/// Commands about one lock. `below`: what its name begins with.
+fn cases(onehold: &str, below: &str) -> [Case; 5] {
+    let own = std::process::id();
+    let (x, z) = (format!("{below}x"), format!("{below}z"));
+    let case = |name: &str, line: &str, code| Case::new(name, &format!("{onehold} {line}"), code);
+    [
+        case(
+            &format!("acquire {z}"),
+            &format!("acquire {z} --pid {own}"),
+            0,
+        ),
+        case(&format!("check {z}, held"), &format!("check -q {z}"), 6),
+        case(&format!("release {z}"), &format!("release {z}"), 0),
+        case(&format!("check {z}, free"), &format!("check -q {z}"), 0),
+        Case {
+            // A short command has sometimes ended before it is waited for, sometimes not.
+            counted: words(&format!("{onehold} run {x} -- sleep 0.1")),
+            ..case(&format!("run {x} -- true"), &format!("run {x} -- true"), 0)
+        },
+    ]
+}
+
+/// The system calls of commands about a name beside different numbers of others below the same one.
+fn measure_trees(onehold: &str, store: &Path) {
+    let name = |number| format!("tree/{}", name(number));
+    let acquire = words(&format!("{onehold} acquire {} --ttl 10h", name(0)));
+    time(&acquire, store, 0);
+    let mut cases = cases(onehold, "tree/");
+    let mut filled = 1;
+    for size in TREE_SIZES {
+        copy_record(store, &name(0), (filled..size).map(name));
+        filled = size;
+        count_calls(&mut cases, store, false);
+    }
+    println!("\n| case | system calls beside {TREE_SIZES:?} others |");
+    println!("|---|---|");
+    for case in &cases {
+        println!("| {} | {:?} |", case.name, case.calls);
+        assert_no_growth(&case.name, &case.calls, SLACK);
+    }
+}
+
 pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
     let root = tempfile::tempdir().unwrap();
     let store = &root.path().join("store");
     let onehold = &bench.onehold;
-    let mut alone = [
-        Case::new(
-            "acquire z",
-            &format!("{onehold} acquire z --pid {}", std::process::id()),
-            0,
-        ),
-        Case::new("check z, held", &format!("{onehold} check -q z"), 6),
-        Case::new("release z", &format!("{onehold} release z"), 0),
-        Case::new("check z, free", &format!("{onehold} check -q z"), 0),
-        Case {
-            // A short command has sometimes ended before it is waited for, sometimes not.
-            counted: words(&format!("{onehold} run x -- sleep 0.1")),
-            ..Case::new("run x -- true", &format!("{onehold} run x -- true"), 0)
-        },
-    ];
+    let mut alone = cases(onehold, "");
     let mut whole = [
         Case::new("list", &format!("{onehold} list"), 0),
         Case::new("cleanup", &format!("{onehold} cleanup"), 0),
@@ -129,16 +162,9 @@ pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
         assert_held(bench, store, size);
     }
     report(&alone, &whole, &pairs, &files);
+    measure_trees(onehold, &root.path().join("trees"));
     for case in alone {
-        let calls = case.calls.iter().copied().flatten();
-        if let (Some(least), Some(most)) = (calls.clone().min(), calls.max()) {
-            assert!(
-                most - least <= SLACK,
-                "{} grows: {:?}",
-                case.name,
-                case.calls
-            );
-        }
+        assert_no_growth(&case.name, &case.calls, SLACK);
     }
     Vec::new()
 }

@@ -24,30 +24,14 @@ const IN_README: [(&str, &str); 3] = [
 /// On tmpfs and on a disk, in both locales.
 const PLACES: usize = 4;
 
-pub(crate) fn write(rows: &[Row]) {
-    // On a disk, in both locales.
-    let on_disk = |what: &str| {
-        let row = rows.iter().find(|row| row.what == what).unwrap();
-        let [.., c, utf8] = row.ratios.as_slice() else {
-            panic!("{what} was measured once");
-        };
-        format!("{:.2}, {:.2}", c.median, utf8.median)
-    };
-    let least = on_disk("the least, run");
-    let line = |(what, called): &(&str, &str)| {
-        let called = called.replace("LEAST", &least);
-        let (shipped, plain) = (on_disk(what), on_disk(&format!("{what}, built by cargo")));
-        format!("| {called} | {shipped} | {plain} |\n")
-    };
-    let readme: String = IN_README.iter().map(line).collect();
-    replace(
-        "README.md",
-        [
-            "| the packages | `cargo install` |\n|---|---|---|\n",
-            "\nonehold-flock(7) translates",
-        ],
-        &readme,
-    );
+/// Writes what a section has measured. What the others have measured before stays.
+pub(crate) fn write(section: &str, rows: &[Row]) {
+    if rows.is_empty() {
+        return;
+    }
+    if section == "single_run" {
+        write_readme(rows);
+    }
     let page = rows.iter().map(|row| {
         let escaped = |text: &str| text.replace('-', "\\-");
         format!(
@@ -59,9 +43,66 @@ pub(crate) fn write(rows: &[Row]) {
     });
     replace(
         "man/onehold-flock.7",
-        [".\\\" The table: cargo bench.\n", ".\\\" End of the table."],
+        &format!(".\\\" cargo bench: {section}\n"),
+        ".\\\"",
         &page.collect::<String>(),
     );
+}
+
+fn write_readme(rows: &[Row]) {
+    // On a disk, in both locales.
+    let on_disk = |what: &str| {
+        let row = rows.iter().find(|row| row.what == what).unwrap();
+        let [.., c, utf8] = row.ratios.as_slice() else {
+            panic!("{what} was measured once");
+        };
+        format!("{:.2}, {:.2}", c.median, utf8.median)
+    };
+    let least = on_disk("the least, run");
+    let line = |(what, called): &(&str, &str)| {
+        let called = called.replace("LEAST", &least);
+        let each = ["", ", built by cargo for musl", ", built by cargo"];
+        let [shipped, musl, plain] = each.map(|built| on_disk(&format!("{what}{built}")));
+        format!("| {called} | {shipped} | {musl} | {plain} |\n")
+    };
+    let table: String = IN_README.iter().map(line).collect();
+    replace(
+        "README.md",
+        "| packages | `cargo install`, musl | `cargo install` |\n|---|---|---|---|\n",
+        "\nMeasured on ",
+        &table,
+    );
+    let processor = processor();
+    replace("README.md", "\nMeasured on an ", ".", &processor);
+    let system = |command: &str| {
+        let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+        let printed = super::output(&words, Path::new("/"));
+        String::from_utf8(printed).unwrap().trim().to_owned()
+    };
+    let (kernel, flock) = (system("uname -r"), system("flock --version"));
+    let kernel: Vec<&str> = kernel.split('.').take(2).collect();
+    let flock = flock.rsplit(' ').next().unwrap();
+    let machine = format!(
+        "{processor}, Linux {}, util\\-linux {flock}",
+        kernel.join(".")
+    );
+    replace(
+        "man/onehold-flock.7",
+        "on two idle virtual cores (",
+        ")",
+        &machine,
+    );
+}
+
+/// "AMD EPYC", "Intel Xeon"
+fn processor() -> String {
+    let about = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let model = about
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let (_, model) = model.unwrap();
+    let model = model.replace("(R)", "");
+    model.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
 /// "0.68 (0.64–0.73), 0.70 (0.66–0.75)"
@@ -76,10 +117,11 @@ fn text(ratios: &[Ratio], dash: &str) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-fn replace(file: &str, [begins, ends]: [&str; 2], table: &str) {
+/// Replaces what is between two texts of a file.
+fn replace(file: &str, begins: &str, ends: &str, table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let text = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once(begins).unwrap();
-    let (_, after) = rest.split_once(ends).unwrap();
-    std::fs::write(path, format!("{before}{begins}{table}{ends}{after}")).unwrap();
+    let at = rest.find(ends).unwrap();
+    std::fs::write(path, format!("{before}{begins}{table}{}", &rest[at..])).unwrap();
 }

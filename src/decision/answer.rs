@@ -70,10 +70,21 @@ pub(crate) enum Obstacle<H> {
 pub(crate) enum Until<H> {
     /// The end of a hold.
     Released(Judged<H>),
-    /// The end of any of these holds.
-    AnyReleased(Vec<Judged<H>>),
+    /// The end of any of these holds; or this time has passed, after which a dead one beside them can be taken over.
+    AnyReleased(Vec<Judged<H>>, Option<Duration>),
     /// An earlier waiter leaves the queue, or this time has passed.
     LeftQueue(Ticket<H>, Duration),
     /// A dead hold can be taken over, after this time.
     Ripe(Judged<H>, Duration),
+}
+
+impl<H> Until<H> {
+    /// When a dead hold can be taken over, if one is waited for.
+    pub(crate) fn ripe_in(&self) -> Option<Duration> {
+        match self {
+            Self::Ripe(_, after) => Some(*after),
+            Self::AnyReleased(_, after) => *after,
+            Self::Released(_) | Self::LeftQueue(..) => None,
+        }
+    }
 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::answer::{Decision, Judged, Obstacle};
 use super::request::{Index, Key, Request, first_free};
 use super::same_holder::{is_same_hold, is_whole, runs_inside};
-use super::scan::{Finding, Next, scan};
+use super::scan::{Beside, Finding, Next, scan};
 use super::snapshot::Snapshot;
-use super::turn::{Beside, reserved_for};
+use super::turn::reserved_for;
 use super::verdict::{Reason, State};
 use crate::error::Result;
 use crate::record::Mode;
@@ -35,8 +35,8 @@ pub(crate) fn decide<H: Clone>(
     snapshot: &dyn Snapshot<H>,
 ) -> Result<Decision<H>> {
     let found = Review::of(request, snapshot)?;
-    if let Some(hold) = found.in_the_way {
-        return Ok(match about_hold(request, snapshot, hold) {
+    if let Some(decision) = found.in_the_way {
+        return Ok(match decision {
             Decision::AlreadyHeld(judged) if !is_whole(&judged, snapshot)? => {
                 Decision::Blocked(judged)
             }
@@ -71,8 +71,8 @@ fn about_hold<H>(request: &Request, snapshot: &dyn Snapshot<H>, judged: Judged<H
 
 /// The holds that matter to a request.
 struct Review<H> {
-    /// A hold in the way: the first one that waiting cannot change, else the first one.
-    in_the_way: Option<Judged<H>>,
+    /// About a hold in the way: the first one that waiting cannot change, else the first one.
+    in_the_way: Option<Decision<H>>,
     beside: Beside,
     replaceable: Vec<Judged<H>>,
     removable: Vec<Judged<H>>,
@@ -86,16 +86,15 @@ impl<H: Clone> Review<H> {
             replaceable: Vec::new(),
             removable: Vec::new(),
         };
-        let is_final = |judged: &Judged<H>| {
-            let decision = about_hold(request, snapshot, judged.clone());
-            !matches!(decision, Decision::Wait(_))
-        };
+        let is_final = |decision: &Decision<H>| !matches!(decision, Decision::Wait(_));
+        let about = |judged| about_hold(request, snapshot, judged);
         scan(request, snapshot, &mut |finding| {
             let in_the_way = match finding {
                 Finding::Excludes(judged) => Some(judged),
                 Finding::Beside(at, holds) => {
                     review.beside.note(at, &holds);
                     let is_full = review.beside.is_full(request, at, 0);
+                    let is_final = |judged: &Judged<H>| is_final(&about(judged.clone()));
                     is_full.then(|| to_wait_for(holds, &is_final)).flatten()
                 }
                 Finding::Replaceable(judged) => {
@@ -109,12 +108,12 @@ impl<H: Clone> Review<H> {
                     None
                 }
             };
-            if let Some(judged) = in_the_way {
-                if is_final(&judged) {
-                    review.in_the_way = Some(judged);
+            if let Some(decision) = in_the_way.map(about) {
+                if is_final(&decision) {
+                    review.in_the_way = Some(decision);
                     return Next::Nothing;
                 }
-                review.in_the_way.get_or_insert(judged);
+                review.in_the_way.get_or_insert(decision);
             }
             // Holds that are further away are read only to find one that the caller runs inside of.
             if review.in_the_way.is_some() && request.inside.is_empty() {
@@ -133,10 +132,14 @@ fn to_wait_for<H>(
     is_final: &dyn Fn(&Judged<H>) -> bool,
 ) -> Option<Judged<H>> {
     let at = match holds.iter().position(|judged| !is_final(judged)) {
-        // One whose work is being ended may have nobody who goes on with that.
+        // One whose work is being ended may have nobody who goes on with that. One that is dead makes room soon.
         Some(first) => {
             let is_ending = |judged: &Judged<H>| judged.verdict.reason == Reason::Ending;
-            holds.iter().position(is_ending).unwrap_or(first)
+            let is_ripening =
+                |judged: &Judged<H>| judged.verdict.takeable_in.is_some() && !is_final(judged);
+            let ending = holds.iter().position(is_ending);
+            let ripening = || holds.iter().position(is_ripening);
+            ending.or_else(ripening).unwrap_or(first)
         }
         None => 0,
     };

@@ -12,11 +12,13 @@
 //!    one matrix (`compatibility`), and recognizes the holder that asks once more (`same_holder`).
 //! 5. `turn`: what is in the way among earlier waiters.
 //! 6. `sleep_on`: what a waiter sleeps on ([`until`]).
+//! 7. `cycle`: whether a wait would never end, because others wait for the caller.
 //!
 //! What may be released, renewed, broken and cleaned up is in [`ownership`].
 
 mod answer;
 mod compatibility;
+mod cycle;
 mod decide;
 pub(crate) mod liveness;
 pub(crate) mod ownership;
@@ -29,21 +31,20 @@ mod turn;
 pub(crate) mod verdict;
 
 pub(crate) use answer::{Decision, Judged, Obstacle, Until};
+pub(crate) use compatibility::excludes;
+pub(crate) use cycle::{Cycle, counts, cycle, waits_from};
 pub(crate) use decide::decide;
 pub(crate) use liveness::{judge, needed};
 pub(crate) use request::{Asker, Index, Key, MAX_KEEP_MS, Moment, Observer, Request, Want};
 pub(crate) use same_holder::awaits_confirmation;
 pub(crate) use scan::judge_found;
 pub(crate) use sleep_on::{RECHECK_INTERVAL, next_in_turn, until};
-#[cfg(feature = "etcd")]
+#[cfg(feature = "cluster")]
 pub(crate) use snapshot::Life;
 pub(crate) use snapshot::{Facts, Found, ProcessFact, Snapshot, Ticket};
 pub(crate) use turn::waiting_for;
 
 pub use request::Revision;
-
-#[cfg(test)]
-pub(crate) use compatibility::excludes;
 
 #[cfg(test)]
 mod model;

@@ -26,6 +26,29 @@ pub(super) enum Finding<H> {
     Removable(Judged<H>),
 }
 
+/// How many shared holds stand beside a request, for each of its wants.
+#[derive(Debug)]
+pub(super) struct Beside(Vec<u32>);
+
+impl Beside {
+    pub(super) fn none(request: &Request) -> Self {
+        Self(vec![0; request.wants.len()])
+    }
+
+    pub(super) fn note<H>(&mut self, at: usize, holds: &[Judged<H>]) {
+        if let Some(count) = self.0.get_mut(at) {
+            *count = u32::try_from(holds.len()).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Whether a counted lock would be full with so many more holders.
+    pub(super) fn is_full(&self, request: &Request, at: usize, more: u32) -> bool {
+        let held = self.0.get(at).copied().unwrap_or(0);
+        let slots = request.wants.get(at).and_then(|want| want.mode.slots());
+        slots.is_some_and(|slots| held.saturating_add(more) >= slots.get())
+    }
+}
+
 /// How far a visitor wants to read on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {

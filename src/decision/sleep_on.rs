@@ -187,6 +187,6 @@ fn until_released<H>(
         .filter_map(|judged| Some((judged.verdict.takeable_in?, judged)));
     Ok(match ripening.min_by_key(|(after, _)| *after) {
         Some((after, judged)) if holders.is_empty() => Until::Ripe(judged, after),
-        _ => Until::AnyReleased(holders),
+        dead => Until::AnyReleased(holders, dead.map(|(after, _)| after)),
     })
 }

@@ -6,6 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 
 use crate::identity::Pid;
+use crate::record::named;
 
 /// The state of a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -24,56 +25,58 @@ pub enum State {
     NotALock,
 }
 
-/// Why a lock is in its state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// Free: no file.
-    #[default]
-    NoFile,
-    /// Free: left by a `run --exec` whose command has exited, or by a hold that was kept for long enough.
-    Finished,
-    /// Held or overdue: the holder is alive.
-    Alive,
-    /// Held: the process that a record without identity names has ended, and others have locked the file.
-    Locked,
-    /// Held: its wrapper is dead, and a command of it may be about to start.
-    Starting,
-    /// Held: all of its work is being ended by force, and may not have ended yet.
-    Ending,
-    /// Held: free, but reserved for the first waiter that could take it.
-    Reserved,
-    /// Held: a lease that has not expired.
-    Lease,
-    /// Held: its command has ended, and the lock stays taken for as long as was asked for.
-    Kept,
-    /// Held: written by another version of onehold, with this version of the record; held until broken.
-    UnknownVersion(u64),
-    /// Held: incomplete, and changed less than 10 s ago.
-    Incomplete,
-    /// Held: the holder can be shown neither alive nor dead.
-    Unverified(Uncertainty),
-    /// Zombie: the holder has exited.
-    Dead,
-    /// Zombie: the holder has exited, and its PID belongs to another process.
-    Reused,
-    /// Zombie: the holder ran before the last reboot.
-    Rebooted,
-    /// Zombie: it was taken by an earlier incarnation of the caller's instance.
-    InstanceRestarted,
-    /// Zombie: its holder ran in a PID namespace in which no process is left.
-    NamespaceGone,
-    /// Zombie: its TTL has expired.
-    Expired,
-    /// Zombie: unverified, and older than its maximum age.
-    TooOld(Uncertainty),
-    /// Zombie: damaged, and unchanged for 10 s.
-    Corrupt,
-    /// Zombie: not a lock file, unchanged for 10 s, and at a place that is meant for one. It is moved
-    /// aside only by [`Lock::move_aside`](crate::Lock::move_aside).
-    Malformed(&'static str),
-    /// Not a lock file; what it is instead.
-    NotALock(&'static str),
+named! {
+    /// Why a lock is in its state.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum Reason {
+        /// Free: no file.
+        #[default]
+        NoFile = "no-file",
+        /// Free: left by a `run --exec` whose command has exited, or by a hold that was kept for long enough.
+        Finished = "finished",
+        /// Held or overdue: the holder is alive.
+        Alive = "alive",
+        /// Held: the process that a record without identity names has ended, and others have locked the file.
+        Locked = "locked",
+        /// Held: its wrapper is dead, and a command of it may be about to start.
+        Starting = "starting",
+        /// Held: all of its work is being ended by force, and may not have ended yet.
+        Ending = "ending",
+        /// Held: free, but reserved for the first waiter that could take it.
+        Reserved = "reserved",
+        /// Held: a lease that has not expired.
+        Lease = "lease",
+        /// Held: its command has ended, and the lock stays taken for as long as was asked for.
+        Kept = "kept",
+        /// Held: written by another version of onehold, with this version of the record; held until broken.
+        UnknownVersion(u64) = "unknown-version",
+        /// Held: incomplete, and changed less than 10 s ago.
+        Incomplete = "incomplete",
+        /// Held: the holder can be shown neither alive nor dead.
+        Unverified(Uncertainty) = "unverified",
+        /// Zombie: the holder has exited.
+        Dead = "dead",
+        /// Zombie: the holder has exited, and its PID belongs to another process.
+        Reused = "reused",
+        /// Zombie: the holder ran before the last reboot.
+        Rebooted = "rebooted",
+        /// Zombie: it was taken by an earlier incarnation of the caller's instance.
+        InstanceRestarted = "instance-restarted",
+        /// Zombie: its holder ran in a PID namespace in which no process is left.
+        NamespaceGone = "namespace-gone",
+        /// Zombie: its TTL has expired.
+        Expired = "expired",
+        /// Zombie: unverified, and older than its maximum age.
+        TooOld(Uncertainty) = "too-old",
+        /// Zombie: damaged, and unchanged for 10 s.
+        Corrupt = "corrupt",
+        /// Zombie: not a lock file, unchanged for 10 s, and at a place that is meant for one. It is moved
+        /// aside only by [`Lock::move_aside`](crate::Lock::move_aside).
+        Malformed(&'static str) = "malformed",
+        /// Not a lock file; what it is instead.
+        NotALock(&'static str) = "not-a-lock",
+    }
 }
 
 /// Why a holder cannot be checked.
@@ -99,37 +102,39 @@ pub enum Uncertainty {
     LocksNotListed,
 }
 
-/// The observation behind a verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Evidence {
-    /// None was needed, or there was none.
-    #[default]
-    None,
-    /// A process holds a kernel lock on the file.
-    KernelLock,
-    /// The recorded process exists, with the recorded start.
-    SameProcess,
-    /// A process with the recorded PID exists; its start could not be compared.
-    SamePid,
-    /// No process has the recorded PID.
-    PidGone,
-    /// The process with the recorded PID has another start.
-    StartMismatch,
-    /// The machine has been rebooted.
-    BootMismatch,
-    /// The instance of the caller has been restarted.
-    OtherIncarnation,
-    /// No process is left in the PID namespace of the holder, or its number was reused.
-    NamespaceGone,
-    /// The kernel lock of the holder is free.
-    KernelLockGone,
-    /// A clock.
-    Clock,
-    /// The lease of the hold is kept: its key is there.
-    LeaseKept,
-    /// The key of the hold is gone: its lease has ended.
-    LeaseEnded,
+named! {
+    /// The observation behind a verdict.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum Evidence {
+        /// None was needed, or there was none.
+        #[default]
+        None = "",
+        /// A process holds a kernel lock on the file.
+        KernelLock = "kernel-lock",
+        /// The recorded process exists, with the recorded start.
+        SameProcess = "same-process",
+        /// A process with the recorded PID exists; its start could not be compared.
+        SamePid = "same-pid",
+        /// No process has the recorded PID.
+        PidGone = "pid-gone",
+        /// The process with the recorded PID has another start.
+        StartMismatch = "other-start",
+        /// The machine has been rebooted.
+        BootMismatch = "other-boot",
+        /// The instance of the caller has been restarted.
+        OtherIncarnation = "other-incarnation",
+        /// No process is left in the PID namespace of the holder, or its number was reused.
+        NamespaceGone = "namespace-gone",
+        /// The kernel lock of the holder is free.
+        KernelLockGone = "kernel-lock-gone",
+        /// A clock.
+        Clock = "clock",
+        /// The lease of the hold is kept: its key is there.
+        LeaseKept = "lease-kept",
+        /// The key of the hold is gone: its lease has ended.
+        LeaseEnded = "lease-ended",
+    }
 }
 
 impl Reason {
@@ -148,57 +153,6 @@ impl Reason {
             | Self::Malformed(_) => State::Zombie,
             Self::NotALock(_) => State::NotALock,
             _ => State::Held,
-        }
-    }
-
-    /// Its name in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NoFile => "no-file",
-            Self::Finished => "finished",
-            Self::Alive => "alive",
-            Self::Locked => "locked",
-            Self::Starting => "starting",
-            Self::Ending => "ending",
-            Self::Reserved => "reserved",
-            Self::Lease => "lease",
-            Self::Kept => "kept",
-            Self::UnknownVersion(_) => "unknown-version",
-            Self::Incomplete => "incomplete",
-            Self::Unverified(_) => "unverified",
-            Self::Dead => "dead",
-            Self::Reused => "reused",
-            Self::Rebooted => "rebooted",
-            Self::InstanceRestarted => "instance-restarted",
-            Self::NamespaceGone => "namespace-gone",
-            Self::Expired => "expired",
-            Self::TooOld(_) => "too-old",
-            Self::Corrupt => "corrupt",
-            Self::Malformed(_) => "malformed",
-            Self::NotALock(_) => "not-a-lock",
-        }
-    }
-}
-
-impl Evidence {
-    /// Its name in JSON. `None`: it has none.
-    #[must_use]
-    pub fn name(self) -> Option<&'static str> {
-        match self {
-            Self::None => None,
-            Self::KernelLock => Some("kernel-lock"),
-            Self::SameProcess => Some("same-process"),
-            Self::SamePid => Some("same-pid"),
-            Self::PidGone => Some("pid-gone"),
-            Self::StartMismatch => Some("other-start"),
-            Self::BootMismatch => Some("other-boot"),
-            Self::OtherIncarnation => Some("other-incarnation"),
-            Self::NamespaceGone => Some("namespace-gone"),
-            Self::KernelLockGone => Some("kernel-lock-gone"),
-            Self::Clock => Some("clock"),
-            Self::LeaseKept => Some("lease-kept"),
-            Self::LeaseEnded => Some("lease-ended"),
         }
     }
 }
@@ -232,19 +186,16 @@ pub struct Verdict {
 
 impl Verdict {
     /// A zombie or overdue: an operator should look at it.
-    #[must_use]
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, State::Zombie | State::Overdue)
     }
 
     /// Whether it is overdue or a zombie for its age alone.
-    #[must_use]
     pub fn is_too_old(&self) -> bool {
         self.state == State::Overdue || matches!(self.reason, Reason::TooOld(_))
     }
 
     /// When its age reaches the limit. `now`: when it was judged.
-    #[must_use]
     pub fn overdue_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let (age, limit) = self.age_and_limit?;
         let [age, limit] = [age, limit].map(TimeDelta::from_std);

@@ -12,7 +12,6 @@ use crate::sys::process::boottime_milliseconds;
 use crate::terminal::escape;
 
 /// Where a record comes from that was not written where it is.
-#[must_use]
 pub fn provenance(status: &Status) -> Option<String> {
     let name = status.record.as_ref().map(|record| quoted(&record.name));
     match status.provenance? {
@@ -29,7 +28,6 @@ pub fn provenance(status: &Status) -> Option<String> {
 }
 
 /// The second line of a description: the evidence. `None`: the first line says it all.
-#[must_use]
 pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
     let verdict = &status.verdict;
     let text = match verdict.reason {
@@ -74,7 +72,7 @@ pub fn evidence(status: &Status, time: ShowTime) -> Option<String> {
             caller_exited(status).unwrap_or_default()
         ),
         Reason::Reserved if verdict.evidence == Evidence::LeaseKept => {
-            "reserved until its ticket expires: within 5 s if that process has ended".to_owned()
+            "reserved until its ticket expires: if that process has ended, 5 s after another one wants the lock".to_owned()
         }
         Reason::Reserved => "reserved: that process is alive".to_owned(),
         Reason::Lease => format!("lease: {}", expiry(status, time)),

@@ -10,8 +10,9 @@ use std::time::Duration;
 use self::process::lockers;
 use self::time::with_age;
 use crate::decision::verdict::{Evidence, Reason, State, Uncertainty};
+use crate::hold_info::HoldInfo;
 use crate::name::LockName;
-use crate::record::{CommandEnd, Format, Mode, Record, VERSION};
+use crate::record::{CommandEnd, Format, Mode, Pid, VERSION};
 use crate::status::{Status, Waiter};
 use crate::terminal::escape;
 
@@ -22,14 +23,12 @@ pub use self::process::{
 pub use self::time::{ShowTime, age, short_span, since, span};
 
 /// "`backup` is held by process 4242 (backup.sh) on db1 since 02:00:07 (3h 12m ago): "nightly""
-#[must_use]
 pub fn describe_holder(status: &Status, time: ShowTime) -> String {
     describe(status, &quoted(&status.name), time)
 }
 
 /// Describes the hold that keeps a caller from taking `wanted`: "`backend`, the parent of `backend/task-1`, is
 /// held by …".
-#[must_use]
 pub fn describe_obstacle(status: &Status, wanted: &LockName, time: ShowTime) -> String {
     let name = quoted(&status.name);
     let is_wanted = status.name == wanted.as_str()
@@ -52,7 +51,7 @@ pub fn describe_obstacle(status: &Status, wanted: &LockName, time: ShowTime) -> 
 
 fn describe(status: &Status, name: &str, time: ShowTime) -> String {
     let verdict = &status.verdict;
-    let what = match (verdict.state, verdict.reason, &status.record) {
+    let what = match (verdict.state, verdict.reason, status.info()) {
         (State::Free, _, None) if !status.others.is_empty() => {
             "can be shared by one more".to_owned()
         }
@@ -83,31 +82,66 @@ fn describe(status: &Status, name: &str, time: ShowTime) -> String {
     format!("{name} {what}")
 }
 
-fn describe_hold(status: &Status, name: &str, record: &Record, time: ShowTime) -> String {
-    if let Some(end) = record.live.ended {
+fn describe_hold(status: &Status, name: &str, record: HoldInfo<'_>, time: ShowTime) -> String {
+    if let Some(end) = record.ended() {
         return past_run(status, name, record, end, time);
     }
     let reason = status.verdict.reason;
-    let certainty = match (reason, record.mode) {
+    let certainty = match (reason, record.mode()) {
         (Reason::Unverified(_), Mode::Shared) => "may be shared",
         (Reason::Unverified(_), _) => "may be held",
         (_, Mode::Shared) => "is shared",
         _ => "is held",
     };
-    let name = match (status.slot, record.mode) {
+    let name = match (status.slot, record.mode()) {
         // A relation to another lock ends with a comma, too.
         (Some(slot), Mode::Slots(_)) => format!("{}, slot {slot},", name.trim_end_matches(',')),
         _ => name.to_owned(),
     };
+    let through = if record.program().is_some() { "," } else { "" };
     let mut text = format!(
-        "{name} {certainty} by {} {}",
+        "{name} {certainty} by {}{through} {}",
         holder_on_host(status, record),
-        since(record.acquired_at, time)
+        since(record.acquired_at(), time)
     );
     if reason == Reason::Unverified(Uncertainty::OtherHost) {
         text.push_str(", which cannot be checked from here");
     }
-    text + &message(record.message.as_deref())
+    text + &message(record.message())
+}
+
+/// The cycle that a wait would complete, as in [`Blocked::deadlock`](crate::Blocked::deadlock): "deadlock: `b` is held by
+/// process 42 (sh), whose command waits for `a`, held by process 40 (sh), whose command waits for `b`"
+#[cold]
+pub fn describe_deadlock(holds: &[Status]) -> String {
+    let links = holds.iter().enumerate().map(|(at, hold)| {
+        let is = if at == 0 { " is" } else { "," };
+        let holder = hold.info().map(|record| holder(hold, record));
+        let holder = holder.unwrap_or_default();
+        format!(
+            "{}{is} held by {holder}, whose command waits for ",
+            quoted(&hold.name)
+        )
+    });
+    let first = holds.first().map(|first| quoted(&first.name));
+    format!(
+        "deadlock: {}{}",
+        links.collect::<String>(),
+        first.unwrap_or_default()
+    )
+}
+
+/// The holds that keep another one waiting, as in [`Lock::waits_for`](crate::Lock::waits_for): "waits for `a`, held by
+/// process 40 (sh), which waits for `b`, held by process 42 (sh)"
+#[cold]
+#[must_use]
+pub fn describe_waits(holds: &[Status]) -> String {
+    let links = holds.iter().map(|hold| {
+        let holder = hold.info().map(|record| holder(hold, record));
+        let holder = holder.unwrap_or_default();
+        format!("waits for {}, held by {holder}", quoted(&hold.name))
+    });
+    links.collect::<Vec<_>>().join(", which ")
 }
 
 /// "`backup` ran on db1 for 12s (exit 0) and stays locked until 02:00:30 (--hold-at-least 30s): "nightly""
@@ -116,12 +150,12 @@ fn describe_hold(status: &Status, name: &str, record: &Record, time: ShowTime) -
 fn past_run(
     status: &Status,
     name: &str,
-    record: &Record,
+    record: HoldInfo<'_>,
     end: CommandEnd,
     time: ShowTime,
 ) -> String {
-    let ran_on_host = on_host("ran".to_owned(), record.hostname.as_deref());
-    let ran = end.at.signed_duration_since(record.acquired_at);
+    let ran_on_host = on_host("ran".to_owned(), record.hostname());
+    let ran = end.at.signed_duration_since(record.acquired_at());
     let ran = span(ran.to_std().unwrap_or_default());
     let how = match (end.exit_code, end.signal) {
         (Some(code), _) => format!("exit {code}"),
@@ -131,7 +165,7 @@ fn past_run(
     let until = status.verdict.expires_at;
     let until = until.map_or_else(String::new, |at| format!(" until {}", time(at)));
     let least = short_span(record.ttl().unwrap_or_default());
-    let message = message(record.message.as_deref());
+    let message = message(record.message());
     format!(
         "{name} {ran_on_host} for {ran} ({how}) and stays locked{until} (--hold-at-least {least}){message}"
     )
@@ -139,9 +173,8 @@ fn past_run(
 
 /// The holder of a zombie and how it ended: "process 4262 (sleep) on vm, holder since 20:40:51 (3h
 /// 12m ago), has exited".
-#[must_use]
 pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
-    let Some(record) = &status.record else {
+    let Some(record) = status.info() else {
         let hint = if may_be_of_flock(status) {
             "; if flock(1) uses that file, add --format flock"
         } else {
@@ -154,13 +187,13 @@ pub fn describe_zombie(status: &Status, time: ShowTime) -> String {
         Reason::Dead if status.verdict.evidence == Evidence::LeaseEnded => "whose lease has ended",
         Reason::InstanceRestarted => "ended with an earlier incarnation of its instance",
         Reason::TooOld(_) => "cannot be checked",
+        Reason::Dead | Reason::Reused if record.program().is_some() => "which has exited",
         reason => end_of_process(reason),
     };
     past_holder(status, record, &format!(", {end}"), time)
 }
 
 /// Why it is a zombie, or overdue: "process 4262 has exited". `None`: it is neither.
-#[must_use]
 pub fn zombie_reason(status: &Status) -> Option<String> {
     if !status.verdict.is_zombie() {
         return None;
@@ -192,7 +225,7 @@ pub fn zombie_reason(status: &Status) -> Option<String> {
             let instance = instance(status);
             format!("{process} was of an earlier incarnation of {instance}")
         }
-        Reason::Expired => match status.record.as_ref().and_then(Record::ttl) {
+        Reason::Expired => match status.info().and_then(HoldInfo::ttl) {
             Some(ttl) => older_than(ttl),
             None => format!("lock is {} old", span(age)),
         },
@@ -215,17 +248,14 @@ fn end_of_process(reason: Reason) -> &'static str {
 
 /// "instance `db-0`"
 pub(super) fn instance(status: &Status) -> String {
-    let record = status.record.as_ref();
-    let origin = record.and_then(|record| record.origin.as_ref());
-    let name = origin.and_then(|origin| origin.incarnation.as_ref()?.instance.as_deref());
+    let name = status.info().and_then(HoldInfo::instance);
     format!("instance {}", quoted(name.unwrap_or_default()))
 }
 
 /// The holder of a hold that was ended by force: "process 4262 (sleep) on vm, holder since
 /// 20:40:51 (3h 12m ago)".
-#[must_use]
 pub fn describe_past_holder(status: &Status, time: ShowTime) -> String {
-    match &status.record {
+    match status.info() {
         Some(_) if status.verdict.reason == Reason::Locked => lockers(status, time),
         Some(record) => past_holder(status, record, "", time),
         None => match status.verdict.reason {
@@ -245,7 +275,6 @@ fn other_version(version: u64) -> String {
 }
 
 /// The waiter that the lock is reserved for.
-#[must_use]
 pub fn reserved_for(status: &Status) -> Option<&Waiter> {
     let mut waiters = status.waiters.iter();
     let first = waiters.find(|waiter| Some(waiter.pid) == status.verdict.pid);
@@ -253,22 +282,30 @@ pub fn reserved_for(status: &Status) -> Option<&Waiter> {
 }
 
 /// "process 4262 (sleep) on vm, holder since 20:40:51 (3h 12m ago)", and how it ended.
-fn past_holder(status: &Status, record: &Record, end: &str, time: ShowTime) -> String {
+fn past_holder(status: &Status, record: HoldInfo<'_>, end: &str, time: ShowTime) -> String {
     let holder = holder_on_host(status, record);
     let what = if record.is_lease() {
         "acquired at"
     } else {
         "holder since"
     };
-    let since = with_age(record.acquired_at, time);
-    let message = message(record.message.as_deref());
+    let since = with_age(record.acquired_at(), time);
+    let message = message(record.message());
     format!("{holder}, {what} {since}{end}{message}")
 }
 
-/// "process 4242 (backup.sh) on db1"
-#[must_use]
-pub fn holder_on_host(status: &Status, record: &Record) -> String {
-    on_host(holder(status, record), record.hostname.as_deref())
+/// "process 4242 (backup.sh) on db1", "process 4242 (worker.py) on db1, through onehold 7634"
+pub fn holder_on_host(status: &Status, record: HoldInfo<'_>) -> String {
+    let mut text = on_host(holder(status, record), record.hostname());
+    if let Some(keeper) = record.program().and_then(|_| keeper(status, record)) {
+        let _ = write!(text, ", through onehold {keeper}");
+    }
+    text
+}
+
+/// The process that keeps a hold, or kept it.
+fn keeper(status: &Status, record: HoldInfo<'_>) -> Option<Pid> {
+    status.verdict.pid.or(record.taken_by())
 }
 
 /// "process 4242 (backup.sh) on db1", if the host is known.
@@ -280,13 +317,11 @@ fn on_host(what: String, host: Option<&str>) -> String {
 }
 
 /// ": "nightly""
-#[must_use]
 pub fn message(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(": \"{}\"", escape(text)))
 }
 
 /// "child" or the like: what `status` is for `wanted`, a lock that it excludes.
-#[must_use]
 pub fn relation(status: &Status, wanted: &LockName) -> &'static str {
     let depth = |name: &str| name.split('/').count();
     let (found, wanted) = (depth(&status.name), depth(wanted.as_str()));
@@ -310,8 +345,7 @@ fn may_be_of_flock(status: &Status) -> bool {
 }
 
 /// "process 4242 (backup.sh)", "a lease of runner-7"
-#[must_use]
-pub fn holder(status: &Status, record: &Record) -> String {
+pub fn holder(status: &Status, record: HoldInfo<'_>) -> String {
     let holder = holder_in_brief(status, record);
     let article = match holder.bytes().next() {
         Some(first) if first.is_ascii_digit() => "process",
@@ -321,27 +355,27 @@ pub fn holder(status: &Status, record: &Record) -> String {
 }
 
 /// "4242 (backup.sh)", "lease of runner-7"
-#[must_use]
-pub fn holder_in_brief(status: &Status, record: &Record) -> String {
-    let pid = status.verdict.pid.or(record.taken_by);
-    let mut text = match pid {
+pub fn holder_in_brief(status: &Status, record: HoldInfo<'_>) -> String {
+    let mut text = match keeper(status, record) {
         _ if record.is_kept() => {
-            let program = process::program(&record.command);
+            let program = process::program(record.command());
             let program = program.map(|program| format!(" ({})", escape(program)));
             format!("finished run{}", program.unwrap_or_default())
         }
         _ if record.is_lease() => "lease".to_owned(),
-        Some(pid) => process_in_brief(pid.get(), &record.command),
-        None => "process without a PID".to_owned(),
+        pid => match (record.program(), pid) {
+            (Some(program), _) => process_in_brief(program.pid.get(), &program.command),
+            (None, Some(pid)) => process_in_brief(pid.get(), record.command()),
+            (None, None) => "process without a PID".to_owned(),
+        },
     };
-    if let Some(owner) = &record.owner {
+    if let Some(owner) = record.owner() {
         let _ = write!(text, " of {}", escape(owner));
     }
     text
 }
 
 /// A lock name in backquotes, as in all messages.
-#[must_use]
 pub fn quoted(name: &str) -> String {
     format!("`{}`", escape(name))
 }

@@ -9,13 +9,11 @@ use crate::status::{Locker, Status, Waiter};
 use crate::terminal::escape;
 
 /// "process 4242 (backup.sh)"
-#[must_use]
 pub fn process(pid: u32, command: &[String]) -> String {
     format!("process {}", process_in_brief(pid, command))
 }
 
 /// "4242 (backup.sh)"
-#[must_use]
 pub fn process_in_brief(pid: u32, command: &[String]) -> String {
     match program(command) {
         Some(program) => format!("{pid} ({})", escape(program)),
@@ -24,9 +22,11 @@ pub fn process_in_brief(pid: u32, command: &[String]) -> String {
 }
 
 /// "process 77 (job.sh) on db1"
-#[must_use]
 pub fn process_on_host(waiter: &Waiter) -> String {
-    let process = process(waiter.pid.get(), &waiter.command);
+    let process = match &waiter.program {
+        Some(program) => process(program.pid.get(), &program.command),
+        None => process(waiter.pid.get(), &waiter.command),
+    };
     on_host(process, waiter.hostname.as_deref())
 }
 
@@ -40,7 +40,6 @@ pub(super) fn lockers(status: &Status, time: ShowTime) -> String {
 }
 
 /// The processes that have locked the file, in brief, if no record says who holds the lock: "process 4242 (backup.sh)".
-#[must_use]
 pub fn lockers_in_brief(status: &Status) -> Option<String> {
     let lockers = lockers_of(status).iter();
     let lockers: Vec<String> = lockers
@@ -50,7 +49,6 @@ pub fn lockers_in_brief(status: &Status) -> Option<String> {
 }
 
 /// Who holds a lock of which no record says it.
-#[must_use]
 pub fn lockers_of(status: &Status) -> &[Locker] {
     let is_unnamed = status.record.is_none() || status.verdict.reason == Reason::Locked;
     if is_unnamed { &status.lockers } else { &[] }
@@ -70,7 +68,6 @@ fn locker(locker: &Locker, time: ShowTime) -> String {
 
 /// The name of the program. For an interpreter it is the script: the kernel shows a `#!` script as
 /// an argument of its interpreter.
-#[must_use]
 pub fn program(command: &[String]) -> Option<&str> {
     const INTERPRETERS: [&str; 14] = [
         "sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "python", "python3", "perl",

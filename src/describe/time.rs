@@ -10,7 +10,6 @@ use crate::status::Status;
 pub type ShowTime = fn(DateTime<Utc>) -> String;
 
 /// "since 02:00:07 (3h 12m ago)"
-#[must_use]
 pub fn since(at: DateTime<Utc>, time: ShowTime) -> String {
     format!("since {}", with_age(at, time))
 }
@@ -23,7 +22,6 @@ pub(super) fn with_age(at: DateTime<Utc>, time: ShowTime) -> String {
 }
 
 /// Time since the lock was acquired, not since the last heartbeat.
-#[must_use]
 pub fn age(status: &Status) -> Option<Duration> {
     let record = status.record.as_ref();
     let since = record.map(|record| Utc::now().signed_duration_since(record.acquired_at));
@@ -33,7 +31,6 @@ pub fn age(status: &Status) -> Option<Duration> {
 }
 
 /// "10s", or "0.5s".
-#[must_use]
 pub fn short_span(duration: Duration) -> String {
     if duration.subsec_nanos() == 0 {
         return span(duration);
@@ -42,7 +39,6 @@ pub fn short_span(duration: Duration) -> String {
 }
 
 /// A duration by its two largest units: "3h 12m".
-#[must_use]
 pub fn span(duration: Duration) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let seconds = duration.as_secs();

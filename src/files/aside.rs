@@ -7,7 +7,7 @@ use super::snapshot::FilesSnapshot;
 use crate::backend::Entry;
 use crate::decision::Snapshot as _;
 use crate::decision::liveness::is_unchanged;
-use crate::error::{Operation, Result};
+use crate::error::Result;
 use crate::name::LockName;
 use crate::record::Content;
 use crate::sys::random_u64;
@@ -37,7 +37,7 @@ impl Files {
             let moved = place.directory.facts(aside)?;
             Ok(moved.is_none_or(|moved| moved == judged.facts))
         };
-        let is_moved = place.take_out(Operation::MoveAside, &aside, is_judged)?;
+        let is_moved = place.take_out("move aside", &aside, is_judged)?;
         Ok(is_moved.then(|| place.path.with_file_name(aside)))
     }
 }

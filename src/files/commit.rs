@@ -9,16 +9,15 @@ use chrono::SubsecRound;
 
 use super::foreign::{self, SwapFallback};
 use super::guard::Guard;
-use super::held::{HeldFile, Place};
+use super::held::{HeldFile, RecordName};
 use super::layout::{Layout, META_DIR, flat_key};
 use super::lock_file::{LockPath, NewLockFile, encode, renew_foreign_times};
-use super::number;
-use super::provenance;
 use super::snapshot::FilesSnapshot;
+use super::{number, provenance};
 use crate::backend::Backend as _;
 use crate::decision::verdict::State;
 use crate::decision::{Index, Judged, Key};
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Error, Result};
 use crate::format::{self, live};
 use crate::identity::Pid;
 use crate::name::LockName;
@@ -60,7 +59,7 @@ pub(super) fn take(
         }
         replaced = None;
     }
-    let place = Place::of(guard, snapshot.files, key)?;
+    let place = RecordName::of(guard, snapshot.files, key)?;
     let path = &place.at;
     let written = match replaced {
         None => {
@@ -90,7 +89,8 @@ pub(super) fn take(
         record: Box::new(record),
     };
     for (key, _) in others {
-        let added = Place::of(guard, snapshot.files, key).and_then(|place| held.add(guard, place));
+        let added =
+            RecordName::of(guard, snapshot.files, key).and_then(|place| held.add(guard, place));
         if !matches!(added, Ok(true)) {
             // All of the names, or none.
             held.withdraw(guard);
@@ -159,7 +159,7 @@ pub(super) fn remove(
     let removed = if !foreign::is_foreign(&judged.found.content) {
         let is_same = place
             .is_as_judged(&place.file, open)
-            .context(Operation::Inspect, &place.path)?;
+            .context("inspect", &place.path)?;
         if is_same {
             remove_other_names(guard, snapshot, judged, open, &place, is_dead)?;
         }
@@ -222,11 +222,11 @@ fn remove_other_names(
             files.retain(|file| layout == Layout::Tree || is_shared_in_flat(file, &key.name));
         }
         for file in files {
-            let facts = directory.facts(&file).context(Operation::Inspect, &path)?;
+            let facts = directory.facts(&file).context("inspect", &path)?;
             if facts.is_some_and(|facts| facts.id == open.facts.id) {
                 directory
                     .unlink(&file)
-                    .context(Operation::Remove, &path.join(&file))?;
+                    .context("remove", &path.join(&file))?;
             }
         }
         guard.prune(&parents);
@@ -281,7 +281,7 @@ fn complete(
             None => number::open(&guard.root.directory)
                 .and_then(|last| number::next(&guard.root, last.as_ref(), now, replaced)),
         };
-        number.context(Operation::WriteHoldNumber, &guard.root.path.join(META_DIR))?
+        number.context("write the hold number in", &guard.root.path.join(META_DIR))?
     };
     record.acquired_at = now;
     record.origin = Some(snapshot.files.host.origin(snapshot.root.id));
@@ -353,5 +353,5 @@ fn write_slot(place: &LockPath, judged: &Judged<Handle>, live: &Live) -> Result<
         file.write_all_at(&live::write(live)?, at as u64)?;
         Ok(Some(file))
     };
-    write().context(Operation::Renew, &place.path)
+    write().context("renew", &place.path)
 }

@@ -2,18 +2,18 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::guard::{Guard, Root, Whose};
 use super::layout::{self, Layout};
 use super::lock_file::LockPath;
 use crate::backend::{Backend, Entry};
-use crate::error::{Context, Operation, Result};
+use crate::error::{Context, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::record::Format;
 use crate::sys::directory::Directory;
-use crate::sys::not_found;
+use crate::sys::{locked, not_found};
 
 /// A directory of locks, or the directory of path locks.
 #[derive(Debug)]
@@ -33,11 +33,11 @@ pub(crate) struct KnownLayout(Mutex<Option<Layout>>);
 
 impl KnownLayout {
     fn note(&self, layout: Layout) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(layout);
+        *locked(&self.0) = Some(layout);
     }
 
     fn get(&self) -> Option<Layout> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.0)
     }
 }
 
@@ -95,7 +95,7 @@ impl Files {
         match &entered {
             Some(guard) => self.layout.note(guard.root.layout()),
             None if entry.create => {
-                return Err(not_found()).context(Operation::OpenDirectory, store);
+                return Err(not_found()).context("open directory", store);
             }
             None => {}
         }

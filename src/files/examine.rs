@@ -7,7 +7,7 @@ use super::flat::Flat;
 use super::guard::{Guard, Root, Whose};
 use super::layout::{self, META_DIR};
 use crate::backend::Patience;
-use crate::error::{Context as _, Error, Operation, Result, cause_text};
+use crate::error::{Context as _, Error, Result, cause_text};
 use crate::finding::Finding;
 use crate::sys::directory::{Directory, Kind};
 use crate::sys::process::{own_uid, user_name};
@@ -42,7 +42,7 @@ fn layout(store: &Path, directory: &Directory) -> Result<Finding> {
         return Ok(Finding::ok(LAYOUT, "flat"));
     };
     let entries = directory.entries();
-    for (file, kind) in entries.context(Operation::ReadDirectory, store)? {
+    for (file, kind) in entries.context("read directory", store)? {
         if kind == Kind::OtherOrUnknown && layout::children_of(&file).is_some() {
             let owner = directory.facts(&file).ok().flatten();
             let owner = user_name(owner.map_or(0, |facts| facts.owner));
@@ -95,7 +95,7 @@ fn prepare(store: &Path) -> Result<Finding> {
         return Ok(Finding::failed(CREATE, detail).advice("run it as one of these"));
     }
     let path = store.join(META_DIR);
-    Flat::prepare(flat).context(Operation::CreateDirectory, &path)?;
+    Flat::prepare(flat).context("create directory", &path)?;
     let detail = format!("{} is there, for all users", path.display());
     Ok(Finding::ok(CREATE, detail))
 }

@@ -12,11 +12,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::layout::META_DIR;
-use crate::error::{Context as _, Operation, Result};
+use crate::error::{Context as _, Result};
 use crate::sys::directory::Directory;
-use crate::sys::is_not_a_directory;
 use crate::sys::process::own_uid;
-use crate::sys::random_u64;
+use crate::sys::{is_not_a_directory, random_u64};
 
 /// What the names of all these files begin with.
 pub(super) const PREFIX: &str = ".onehold-";
@@ -41,14 +40,14 @@ impl Flat {
             Ok(own) => {
                 store
                     .ensure_trusted(&own)
-                    .context(Operation::UseDirectory, &path.join(META_DIR))?;
+                    .context("use directory", &path.join(META_DIR))?;
                 (Some(Arc::new(own)), true)
             }
             Err(error) if is_not_a_directory(&error) => {
                 (None, error.kind() == io::ErrorKind::NotADirectory)
             }
             Err(error) => {
-                return Err(error).context(Operation::UseDirectory, &path.join(META_DIR));
+                return Err(error).context("use directory", &path.join(META_DIR));
             }
         };
         Ok(Self {

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use super::lock_file::{LockFile, LockPath, NewLockFile, OnDisk, is_named, own_temporary_name};
 use crate::decision::verdict::State;
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Error, Result};
 use crate::name::LockName;
 use crate::open_file::OpenFile;
 use crate::record::{Content, Format, Record, TakeoverInfo, digest};
@@ -68,7 +68,7 @@ pub(super) fn recover(
         }
         on_disk = place.read()?;
     }
-    Err(io::Error::other("it keeps changing")).context(Operation::Read, &place.path)
+    Err(io::Error::other("it keeps changing")).context("read", &place.path)
 }
 
 /// Restores the lock file of a live foreign program that a killed takeover left under a temporary
@@ -124,7 +124,7 @@ impl LockPath {
         let new = self.create_temporary(&temporary, record)?;
         let ours = facts_of_file(&new.file)
             .inspect_err(|_| self.discard(&temporary, &new))
-            .context(Operation::Inspect, &self.path)?;
+            .context("inspect", &self.path)?;
         if let Err(error) = self.directory.exchange(&temporary, &self.file) {
             let result = match error.kind() {
                 io::ErrorKind::NotFound => Ok(false),
@@ -134,7 +134,7 @@ impl LockPath {
                         path: self.path.clone(),
                     }),
                 },
-                _ => Err(error).context(Operation::TakeOver, &self.path),
+                _ => Err(error).context("take over", &self.path),
             };
             if !matches!(result, Ok(true)) {
                 self.discard(&temporary, &new);
@@ -149,12 +149,12 @@ impl LockPath {
             }
             came_out => {
                 let reverted = self.revert_swap(&temporary, ours.id);
-                came_out.context(Operation::Inspect, &self.path)?;
-                if !reverted.context(Operation::PutBack, &self.path)? {
+                came_out.context("inspect", &self.path)?;
+                if !reverted.context("put back", &self.path)? {
                     // The program that removed the name would have removed that file without us.
                     self.directory
                         .unlink(&temporary)
-                        .context(Operation::Remove, &self.path)?;
+                        .context("remove", &self.path)?;
                 }
                 Ok(None)
             }
@@ -189,10 +189,10 @@ impl LockPath {
 
     fn rename_if_judged(&self, judged: &OpenFile, temporary: &OsStr) -> Result<bool> {
         let is_judged = self.is_as_judged(&self.file, judged);
-        let is_judged = is_judged.context(Operation::Inspect, &self.path)?;
+        let is_judged = is_judged.context("inspect", &self.path)?;
         if is_judged {
             let renamed = self.directory.rename(temporary, &self.file);
-            renamed.context(Operation::TakeOver, &self.path)?;
+            renamed.context("take over", &self.path)?;
         }
         Ok(is_judged)
     }
@@ -222,7 +222,7 @@ impl LockPath {
             // Without room for a placeholder it is removed at once.
             Err(Error::Io { source, .. }) if is_full(&source) => self.remove_if_judged(judged),
             Err(Error::Io { path, source, .. }) => Err(Error::Io {
-                operation: Operation::Remove,
+                operation: "remove",
                 path,
                 source,
             }),
@@ -233,10 +233,10 @@ impl LockPath {
     /// Removes what is there if, once it has a temporary name, it is what was meant.
     fn remove_if(&self, is_meant: impl FnOnce(&OsStr) -> io::Result<bool>) -> Result<bool> {
         let temporary = &*self.claim_temporary_name()?;
-        let is_taken_out = self.take_out(Operation::Remove, temporary, is_meant)?;
+        let is_taken_out = self.take_out("remove", temporary, is_meant)?;
         if is_taken_out {
             let removed = self.directory.unlink(temporary);
-            removed.context(Operation::Remove, &self.path)?;
+            removed.context("remove", &self.path)?;
         }
         Ok(is_taken_out)
     }
@@ -244,7 +244,7 @@ impl LockPath {
     /// Gives what is there another name if it is what was meant, as is seen only then.
     pub(super) fn take_out(
         &self,
-        operation: Operation,
+        operation: &'static str,
         name: &OsStr,
         is_meant: impl FnOnce(&OsStr) -> io::Result<bool>,
     ) -> Result<bool> {
@@ -257,9 +257,9 @@ impl LockPath {
             // If another file has come meanwhile, this one cannot go back, and is not ours to remove.
             self.directory
                 .move_if_free(name, &self.file)
-                .context(Operation::PutBack, &self.path)?;
+                .context("put back", &self.path)?;
         }
-        is_meant.context(Operation::Inspect, &self.path)
+        is_meant.context("inspect", &self.path)
     }
 
     /// Puts back what was taken out. Its place is empty, or has a dead record.
@@ -281,9 +281,7 @@ impl LockPath {
             {
                 Ok(false)
             }
-            put_back => put_back
-                .map(|_| true)
-                .context(Operation::PutBack, &self.path),
+            put_back => put_back.map(|_| true).context("put back", &self.path),
         }
     }
 
@@ -301,7 +299,7 @@ impl LockPath {
         let aside = self
             .directory
             .facts(temporary)
-            .context(Operation::Inspect, &self.path)?
+            .context("inspect", &self.path)?
             .filter(|facts| facts.is_regular);
         let Some(aside) = aside else {
             return Ok(false);
@@ -319,7 +317,7 @@ impl LockPath {
         if is_finished {
             self.directory
                 .unlink(temporary)
-                .context(Operation::Remove, &self.path)?;
+                .context("remove", &self.path)?;
             return Ok(true);
         }
         // What was taken out is not what was judged: it goes back, the dead record comes out.
@@ -347,7 +345,7 @@ impl LockPath {
             && match self.directory.unlink(&name) {
                 // In a sticky directory others may give it that name.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
-                removed => removed.context(Operation::Remove, &self.path)?,
+                removed => removed.context("remove", &self.path)?,
             };
         Ok(if is_removed {
             name

@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::flat::Flat;
 use super::layout::{Layout, META_DIR};
 use crate::backend::{BackOff, Deadline, IDLE, Patience};
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Error, Result};
 use crate::sys::directory::Directory;
 use crate::sys::process::boottime;
 use crate::sys::signal::{Alarm, SignalBlock};
@@ -86,8 +86,8 @@ impl Root {
         };
         let shares_kernel_locks = directory.shares_kernel_locks();
         Ok(Some(Self {
-            id: id.context(Operation::InspectStore, path)?,
-            shares_kernel_locks: shares_kernel_locks.context(Operation::InspectFilesystem, path)?,
+            id: id.context("inspect store", path)?,
+            shares_kernel_locks: shares_kernel_locks.context("inspect the filesystem of", path)?,
             directory: Arc::new(directory),
             path: path.to_owned(),
             guard: None,
@@ -127,31 +127,43 @@ impl Root {
             path.push(part);
             directory = match directory.open_below(part) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                opened => Arc::new(opened.context(Operation::OpenDirectory, &path)?),
+                opened => Arc::new(opened.context("open directory", &path)?),
             };
         }
         Ok(Some(directory))
     }
 
-    /// Removes the directories behind the first `depth` of these parts, innermost first, as far as they are empty;
-    /// `true` if none is left. One that cannot be removed stays, such as another user's in a sticky directory: it
-    /// does no harm.
+    /// Removes the directories behind the first `depth` of these parts, as [`prune`] does.
     pub(super) fn prune(&self, parts: &[OsString], depth: usize) -> bool {
-        (depth..parts.len()).rev().all(|depth| {
-            let (parents, rest) = parts.split_at(depth);
-            match (self.descend(parents), rest.first()) {
-                (Ok(Some(parent)), Some(part)) => {
-                    matches!(parent.remove_below_if_empty(part), Ok(true))
-                }
-                _ => true,
-            }
-        })
+        prune(&self.directory, parts, depth)
+    }
+}
+
+/// Removes the directories behind the first `depth` of these parts, innermost first, as far as they are empty;
+/// `true` if none is left. One that cannot be removed stays, such as another user's in a sticky directory: it
+/// does no harm.
+pub(super) fn prune(root: &Directory, parts: &[OsString], depth: usize) -> bool {
+    let mut paths = (depth..parts.len()).rev();
+    paths.all(
+        |last| match remove_if_empty(root, parts.get(..=last).unwrap_or_default()) {
+            Ok(is_gone) => is_gone,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        },
+    )
+}
+
+/// Removes the directory that these parts lead to, if it is empty; `true` if it is gone.
+fn remove_if_empty(root: &Directory, parts: &[OsString]) -> io::Result<bool> {
+    match parts {
+        [] => Ok(false),
+        [name] => root.remove_below_if_empty(name),
+        [first, rest @ ..] => remove_if_empty(&root.open_below(first)?, rest),
     }
 }
 
 /// Opens a directory of locks; `None` if there is none.
 pub(super) fn open_directory(path: &Path) -> Result<Option<Directory>> {
-    existing(Directory::open(path)).context(Operation::OpenStore, path)
+    existing(Directory::open(path)).context("open store", path)
 }
 
 impl Guard {
@@ -163,7 +175,7 @@ impl Guard {
             let mut guard = Self::lock(root, &limit, whose)?;
             // The directory may have been removed or moved before it was locked, and another one put in its place; or
             // its mode says by now that another guard is locked.
-            match existing(guard.root.is_as_opened()).context(Operation::InspectStore, path)? {
+            match existing(guard.root.is_as_opened()).context("inspect store", path)? {
                 Some(true) => {
                     guard.root.find_flat()?;
                     return Ok(Some(guard));
@@ -186,10 +198,10 @@ impl Guard {
             if let Some(entered) = Self::enter(path, patience, Whose::StoreToFill)? {
                 return Ok(entered);
             }
-            Directory::make(path, is_private).context(Operation::CreateStore, path)?;
+            Directory::make(path, is_private).context("create store", path)?;
         }
         // A symlink to nowhere, or another process keeps removing it.
-        Err(not_found()).context(Operation::OpenStore, path)
+        Err(not_found()).context("open store", path)
     }
 
     /// Enters the guard of a directory that is open already, wherever it was moved: who reaches it
@@ -243,12 +255,12 @@ impl Guard {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     directory
                         .make_below(part)
-                        .context(Operation::CreateDirectory, &path)?;
+                        .context("create directory", &path)?;
                     directory.open_below(part)
                 }
                 opened => opened,
             };
-            directory = Arc::new(opened.context(Operation::OpenDirectory, &path)?);
+            directory = Arc::new(opened.context("open directory", &path)?);
         }
         Ok(directory)
     }
@@ -285,12 +297,12 @@ fn lock_exposed(
             (Ok(guard), before) => {
                 // From here on a signal ends a wait.
                 if let Some(_signals) = before {
-                    root.unlock().context(Operation::LockStore, path)?;
+                    root.unlock().context("lock store", path)?;
                 }
                 let signals = lock(&guard, path, limit)?;
-                let id = guard.id().context(Operation::InspectStore, path)?;
+                let id = guard.id().context("inspect store", path)?;
                 let named = root.facts(parts.as_os_str());
-                let named = named.context(Operation::InspectStore, path)?;
+                let named = named.context("inspect store", path)?;
                 if named.is_some_and(|named| named.id == id) {
                     return Ok((signals, Some(Arc::new(guard))));
                 }
@@ -298,7 +310,7 @@ fn lock_exposed(
             }
             // Somebody has opened a directory below it to others, who cannot agree with its owner on who is first.
             (Err(error), Some(_)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(error).context(Operation::LockStore, path);
+                return Err(error).context("lock store", path);
             }
             (Err(error), Some(signals)) => {
                 let is_missing = error.kind() == io::ErrorKind::NotFound;
@@ -307,7 +319,7 @@ fn lock_exposed(
                     return Ok((signals, None));
                 }
                 // It is seen from now on, and somebody else may have locked it.
-                root.unlock().context(Operation::LockStore, path)?;
+                root.unlock().context("lock store", path)?;
             }
             (Err(_), None) => signals = Some(lock(root, path, limit)?),
         }
@@ -326,8 +338,8 @@ fn make_guard(root: &Directory, whose: Whose) -> io::Result<()> {
 /// Locks the directory as soon as it is free, and blocks stop and termination signals.
 fn lock(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<SignalBlock> {
     {
-        let signals = SignalBlock::new().context(Operation::BlockSignals, path)?;
-        if root.try_lock().context(Operation::LockStore, path)? {
+        let signals = SignalBlock::new().context("block signals for", path)?;
+        if root.try_lock().context("lock store", path)? {
             return Ok(signals);
         }
     }
@@ -342,8 +354,8 @@ fn wait_for(root: &Directory, path: &Path, limit: &Deadline<'_>) -> Result<Signa
         // flock(2) wakes in order and immediately.
         let locked = blocking.until(left, || root.lock(), || root.try_lock());
         if !matches!(&locked, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
-            locked.context(Operation::LockStore, path)?;
-            return SignalBlock::new().context(Operation::BlockSignals, path);
+            locked.context("lock store", path)?;
+            return SignalBlock::new().context("block signals for", path);
         }
     }
     Err(Error::StoreBusy {

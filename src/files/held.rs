@@ -1,19 +1,20 @@
 //! The lock file of a hold of this process.
 
+use std::any::Any;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::directory::Files;
 use super::guard::{Guard, Root};
 use super::lock_file::{LockFile, LockPath, renew_foreign_times};
-use super::queue;
-use super::shared_names;
+use super::{queue, shared_names};
 use crate::backend::{Backend as _, GoesOn, HeldRecord, Patience, ReleaseOutcome, sleep_for};
 use crate::decision::{Index, Key};
-use crate::error::{Context, Operation, Result};
+use crate::error::{Context, Result};
 use crate::format::{self, VISIBLE_BYTES, live};
 use crate::open_file::read_all;
 use crate::record::{Format, Live, Record};
@@ -26,9 +27,9 @@ use crate::sys::directory::{
 #[derive(Debug)]
 pub(crate) struct HeldFile {
     pub(super) root: Root,
-    pub(super) place: Place,
+    pub(super) place: RecordName,
     /// The other names of the file, of a hold of several locks.
-    pub(super) others: Vec<Place>,
+    pub(super) others: Vec<RecordName>,
     pub(super) file: File,
     pub(super) slot_at: Option<usize>,
     pub(super) visible_at: Option<usize>,
@@ -38,7 +39,7 @@ pub(crate) struct HeldFile {
 
 /// A name of a lock file.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct RecordName {
     pub(super) at: LockPath,
     /// The directories below the store that lead to it.
     pub(super) parents: Vec<OsString>,
@@ -48,7 +49,7 @@ pub(super) struct Place {
     stays: bool,
 }
 
-impl Place {
+impl RecordName {
     /// Where a record is to be; its directories are made.
     pub(super) fn of(guard: &Guard, files: &Files, key: &Key) -> Result<Self> {
         let (parents, file) = guard.root.layout().place_of(key);
@@ -68,7 +69,7 @@ impl Place {
 
     fn names(&self, file: &File) -> Result<bool> {
         let is_named = self.at.is_named(file);
-        is_named.context(Operation::Inspect, &self.at.path)
+        is_named.context("inspect", &self.at.path)
     }
 
     fn unlink(&self, guard: &Guard) -> Result<()> {
@@ -85,17 +86,17 @@ impl Place {
 }
 
 impl HeldFile {
-    fn places(&self) -> impl Iterator<Item = &Place> {
+    fn places(&self) -> impl Iterator<Item = &RecordName> {
         std::iter::once(&self.place).chain(&self.others)
     }
 
     /// Gives the file another name; `false`: it is taken.
-    pub(super) fn add(&mut self, guard: &Guard, place: Place) -> Result<bool> {
+    pub(super) fn add(&mut self, guard: &Guard, place: RecordName) -> Result<bool> {
         let (from, to) = (&self.place.at, &place.at);
         let linked = from
             .directory
             .link_into(&from.file, &to.directory, &to.file);
-        let linked = linked.context(Operation::CreateLockFile, &to.path)?;
+        let linked = linked.context("create lock file", &to.path)?;
         let is_ours = linked && place.names(&self.file)?;
         if is_ours {
             self.others.push(place);
@@ -153,7 +154,7 @@ impl HeldFile {
             let facts = facts_of_file(&file)?;
             LockFile::read(file, facts, self.place.at.is_pid_file())
         };
-        let found = read().context(Operation::Read, path)?;
+        let found = read().context("read", path)?;
         Ok(found.content.record().is_some_and(|found| {
             if self.record.format == Format::Pid {
                 let shown = found.taken_by;
@@ -178,6 +179,24 @@ fn visible_word(record: &Record) -> Vec<u8> {
 }
 
 impl HeldRecord for HeldFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn share_directory(&mut self, other: &dyn HeldRecord) -> bool {
+        let other = other.as_any().downcast_ref::<Self>();
+        let Some(other) = other.filter(|other| other.root.id == self.root.id) else {
+            return false;
+        };
+        let own = std::mem::replace(&mut self.root, other.root.clone());
+        for place in std::iter::once(&mut self.place).chain(&mut self.others) {
+            if Arc::ptr_eq(&place.at.directory, &own.directory) {
+                place.at.directory = Arc::clone(&other.root.directory);
+            }
+        }
+        true
+    }
+
     fn paths(&self) -> Vec<&Path> {
         self.places().map(|place| &*place.at.path).collect()
     }
@@ -193,16 +212,16 @@ impl HeldRecord for HeldFile {
 
     /// Its file, its names, and the directories that lead to them. Blocks on the disk.
     fn make_durable(&self) -> Result<()> {
-        sync_file(&self.file).context(Operation::WriteTo, self.path())?;
+        sync_file(&self.file).context("write to", self.path())?;
         for place in self.places() {
             let path = &place.at.path;
             let synced = place.at.directory.sync();
-            synced.context(Operation::WriteToDirectory, path)?;
+            synced.context("write to the directory of", path)?;
             for depth in 0..place.parents.len() {
                 let (above, _) = place.parents.split_at(depth);
                 if let Some(directory) = self.root.descend(above)? {
                     let synced = directory.sync();
-                    synced.context(Operation::WriteToDirectories, path)?;
+                    synced.context("write to the directories of", path)?;
                 }
             }
         }
@@ -215,7 +234,7 @@ impl HeldRecord for HeldFile {
 
     fn is_lost(&self) -> Result<bool> {
         for path in self.paths() {
-            if !path_names_file(path, &self.file).context(Operation::Inspect, path)? {
+            if !path_names_file(path, &self.file).context("inspect", path)? {
                 return Ok(true);
             }
         }
@@ -246,7 +265,7 @@ impl HeldRecord for HeldFile {
             }
             Ok(())
         };
-        write().context(Operation::WriteTo, self.path())
+        write().context("write to", self.path())
     }
 
     fn notes(&self) -> Result<Vec<Note>> {
@@ -270,7 +289,7 @@ impl HeldRecord for HeldFile {
             expected: visible_word(record),
         };
         let slot = self.slot_at.map(slot).transpose();
-        let slot = slot.context(Operation::WriteTo, self.path())?;
+        let slot = slot.context("write to", self.path())?;
         let notes = slot.into_iter().chain(self.visible_at.map(word));
         Ok(notes.collect())
     }
@@ -283,8 +302,8 @@ impl HeldRecord for HeldFile {
         let path = self.path();
         let expected = format::write(&self.record)
             .map_err(io::Error::from)
-            .context(Operation::WriteLockFile, path)?;
-        let found = read_all(&self.file).context(Operation::Read, path)?;
+            .context("write lock file", path)?;
+        let found = read_all(&self.file).context("read", path)?;
         Ok(!self.is_lost()? && found == expected.bytes)
     }
 
@@ -302,7 +321,7 @@ impl HeldRecord for HeldFile {
         // As a lease it must survive a crash of the machine.
         self.make_durable()?;
         // Who waits for that lock sees from now on until when to wait.
-        unlock_record(&self.file).context(Operation::Unlock, self.path())?;
+        unlock_record(&self.file).context("unlock", self.path())?;
         Ok(ReleaseOutcome::Kept)
     }
 
@@ -310,7 +329,7 @@ impl HeldRecord for HeldFile {
         // The name goes first. While it exists the file is locked, and a process that the command left
         // behind with its descriptor holds nothing.
         let ended = self.remove();
-        let unlocked = unlock_record(&self.file).context(Operation::Unlock, self.path());
+        let unlocked = unlock_record(&self.file).context("unlock", self.path());
         let ended = ended?;
         unlocked?;
         if queue::may_have_waiters(&self.root) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use percent_encoding::percent_decode_str;
 
 use crate::decision::{Index, Key};
-use crate::error::{Context as _, Error, Operation, Result};
+use crate::error::{Context as _, Error, Result};
 use crate::name::{LockName, MAX_NAME_BYTES, encode};
 use crate::sys::directory::is_sticky_store;
 
@@ -159,9 +159,7 @@ pub(crate) fn directory_of(name: &LockName) -> Result<Option<PathBuf>> {
         });
     }
     let absolute = std::path::absolute(directory);
-    absolute
-        .context(Operation::FindDirectory, directory)
-        .map(Some)
+    absolute.context("find the directory", directory).map(Some)
 }
 
 /// Which shared hold a file is of.

@@ -6,16 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::directory::Files;
-use super::flat;
 use super::guard::{Guard, Whose};
 use super::layout::{self, Entry, META_DIR};
 use super::lock_file::{LockPath, OnDisk, own_temporary_name};
 use super::place::WAITING;
-use super::queue;
 use super::snapshot::FilesSnapshot;
+use super::{flat, queue};
 use crate::backend::Patience;
 use crate::decision::verdict::{Evidence, Reason, State};
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Error, Result};
 use crate::record::{Content, Format};
 use crate::sys::directory::Directory;
 use crate::sys::is_not_a_directory;
@@ -60,7 +59,7 @@ fn sweep_directory(
     parent: Option<&str>,
     errors: &mut Vec<Error>,
 ) -> Result<()> {
-    let names = directory.names().context(Operation::ReadDirectory, path)?;
+    let names = directory.names().context("read directory", path)?;
     let awaited = if names.iter().any(|name| is_temporary(name)) {
         awaited(snapshot, directory, path, &names)
     } else {
@@ -91,7 +90,7 @@ fn sweep_directory(
                     swept
                 }
                 Err(error) if is_not_a_directory(&error) => Ok(()),
-                Err(error) => Err(error).context(Operation::OpenDirectory, &below),
+                Err(error) => Err(error).context("open directory", &below),
             }
         } else {
             Ok(())

@@ -9,9 +9,10 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 
-use crate::error::{Context, Error, Operation, Result};
+use crate::decision::{Facts, Found as FoundRecord, Key, Moment, Revision};
+use crate::error::{Context, Error, Result};
 use crate::format::{self, Written};
-use crate::open_file::{OpenFile, read_all};
+use crate::open_file::{Handle, OpenFile, read_all};
 use crate::record::{Content, Format, MAX_RECORD_BYTES, Record, digest, has_four_digits};
 use crate::sys::directory::{
     Directory, FileExt as _, FileFacts, Found, Kind as FileKind, facts_of_file, move_to_high_fd,
@@ -74,12 +75,12 @@ impl LockPath {
     }
 
     fn read_found(&self, found: io::Result<Found>) -> Result<OnDisk> {
-        match found.context(Operation::Open, &self.path)? {
+        match found.context("open", &self.path)? {
             Found::Missing => Ok(OnDisk::Nothing),
             Found::Other(kind) => Ok(OnDisk::NotRegular(kind)),
             Found::File(file, facts) => {
                 let read = LockFile::read(file, facts, self.is_pid_file());
-                read.context(Operation::Read, &self.path).map(OnDisk::File)
+                read.context("read", &self.path).map(OnDisk::File)
             }
         }
     }
@@ -106,7 +107,7 @@ impl LockPath {
             None => self
                 .directory
                 .create_unnamed()
-                .context(Operation::CreateLockFileInDirectory, &self.path)?,
+                .context("create lock file in the directory of", &self.path)?,
         };
         if let Some(file) = unnamed {
             let new = self.fill(file, record, encode(record, &self.path)?)?;
@@ -118,7 +119,7 @@ impl LockPath {
                 }
                 // Without /proc an unnamed file cannot get a name; see below.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error).context(Operation::CreateLockFile, &self.path),
+                Err(error) => return Err(error).context("create lock file", &self.path),
             }
         }
         let temporary = random_temporary_name();
@@ -130,7 +131,7 @@ impl LockPath {
         };
         self.discard(&temporary, &new);
         Ok(linked
-            .context(Operation::CreateLockFile, &self.path)?
+            .context("create lock file", &self.path)?
             .then_some(new))
     }
 
@@ -147,32 +148,30 @@ impl LockPath {
         }
         let renamed = self.directory.rename(temporary, &self.file);
         let renamed = renamed.inspect_err(|_| self.discard(temporary, &new));
-        renamed
-            .context(Operation::TakeOver, &self.path)
-            .map(|()| new)
+        renamed.context("take over", &self.path).map(|()| new)
     }
 
     /// Removes the name; `false` if it was gone.
     pub(super) fn unlink(&self) -> Result<bool> {
         self.directory
             .unlink(&self.file)
-            .context(Operation::Remove, &self.path)
+            .context("remove", &self.path)
     }
 
     fn fill(&self, mut file: File, record: &Record, written: Written) -> Result<NewLockFile> {
         file.write_all(&written.bytes)
-            .context(Operation::WriteLockFile, &self.path)?;
+            .context("write lock file", &self.path)?;
         if record.kernel_lock {
             // Before the file has its name.
-            file = move_to_high_fd(file).context(Operation::Open, &self.path)?;
-            if !try_lock_record(&file).context(Operation::Lock, &self.path)? {
-                return Err(io::ErrorKind::WouldBlock.into()).context(Operation::Lock, &self.path);
+            file = move_to_high_fd(file).context("open", &self.path)?;
+            if !try_lock_record(&file).context("lock", &self.path)? {
+                return Err(io::ErrorKind::WouldBlock.into()).context("lock", &self.path);
             }
         } else {
             // A lease is renewed by whoever has its owner label. No process is signaled for it.
             self.directory
                 .let_others_write(&file)
-                .context(Operation::ShareLockFile, &self.path)?;
+                .context("share lock file", &self.path)?;
         }
         Ok(NewLockFile { file, written })
     }
@@ -183,7 +182,7 @@ impl LockPath {
         let file = self
             .directory
             .create_named(name)
-            .context(Operation::CreateLockFileInDirectory, &self.path)?;
+            .context("create lock file in the directory of", &self.path)?;
         let filled = self.fill(file, record, written);
         if filled.is_err() {
             let _ = self.directory.unlink(name);
@@ -217,7 +216,7 @@ impl LockPath {
 pub(super) fn encode(record: &Record, path: &Path) -> Result<Written> {
     let written = format::write(record)
         .map_err(io::Error::from)
-        .context(Operation::WriteLockFile, path)?;
+        .context("write lock file", path)?;
     if written.bytes.len() as u64 <= MAX_RECORD_BYTES {
         return Ok(written);
     }
@@ -263,6 +262,22 @@ impl LockFile {
         let facts = facts_of_file(&self.file)?;
         *self = Self::read(self.file.try_clone()?, facts, self.pid_file)?;
         Ok(true)
+    }
+}
+
+/// What is in the place of a lock file and can be none.
+pub(crate) fn not_a_lock(
+    key: Key,
+    what: &'static str,
+    now: Moment,
+    shares_kernel_locks: bool,
+) -> FoundRecord<Handle> {
+    FoundRecord {
+        key,
+        content: Content::NotALock(what),
+        facts: Facts::of_file(now.wall, shares_kernel_locks),
+        revision: Revision::NONE,
+        handle: None,
     }
 }
 

@@ -1,18 +1,18 @@
 //! Locks as files in a directory.
 //!
 //! [`Files::change`] is how every change is made: enter the guard, answer the decision, commit what it
-//! says, leave. [`snapshot`] gathers evidence, [`commit`] writes, [`foreign`] keeps peace with programs
+//! says, leave. [`snapshot`] answers, by [`evidence`], [`commit`] writes, [`foreign`] keeps peace with programs
 //! that do not enter the guard, [`queue`] and [`sleep`] let callers wait.
 
 mod aside;
 mod commit;
 mod directory;
+mod evidence;
 pub(crate) mod examine;
 mod flat;
 mod foreign;
 mod guard;
 mod held;
-pub(crate) mod history;
 pub(crate) mod journal;
 mod kept_places;
 pub(crate) mod layout;
@@ -27,33 +27,36 @@ mod reservations;
 mod shared_names;
 mod sleep;
 mod snapshot;
+mod tickets;
 mod tree_watch;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use directory::{Files, KnownLayout};
+pub(crate) use evidence::found;
 pub(crate) use foreign::MAX_RETRIES;
 pub(crate) use guard::Root;
 use guard::{Guard, open_directory};
 use layout::Layout;
-pub(crate) use lock_file::{LockPath, wall_clock};
+pub(crate) use lock_file::{LockPath, not_a_lock, wall_clock};
 pub(crate) use number::by_clock as number_by_clock;
 use place::Place;
 use queue::Queue;
 pub(crate) use sleep::Sleeper;
 use snapshot::FilesSnapshot;
-pub(crate) use snapshot::{found, not_a_lock};
 
 use self::tree_watch::TreeWatch;
 use crate::backend::{
-    Ask, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Limits, Patience, Plan,
-    QueueChange, QueuePlace, Updated, WhyNot,
+    Ask, Asked, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Patience, Plan,
+    QueueChange, QueuePlace, Ttl, Updated, WhyNot,
 };
 use crate::decision::{Found as FoundRecord, Key, Moment, RECHECK_INTERVAL, Snapshot as _, Until};
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Error, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::open_file::Handle;
@@ -107,7 +110,7 @@ impl Files {
                     }
                     true
                 }
-                Change::Remove(judged) => commit::remove(&guard, &snapshot, &judged)?,
+                Change::Remove(judged, _) => commit::remove(&guard, &snapshot, &judged)?,
                 Change::Renew(judged, live) => {
                     let file = commit::renew(&snapshot, &judged, &live)?;
                     let is_lease = judged
@@ -119,12 +122,14 @@ impl Files {
                         drop(snapshot);
                         drop(guard);
                         let path = self.path_of_record(&judged.found.key);
-                        sync_file(file).context(Operation::Renew, &path)?;
+                        sync_file(file).context("renew", &path)?;
                         return Ok(Some(updated));
                     }
                     file.is_some()
                 }
-                Change::Take { put, remove, draft } => {
+                Change::Take {
+                    put, remove, draft, ..
+                } => {
                     let (live, mut dead): (Vec<_>, Vec<_>) = remove
                         .into_iter()
                         .partition(|judged| judged.verdict.is_live());
@@ -156,7 +161,7 @@ impl Files {
             }
         }
         let source = io::Error::other("another program keeps changing them");
-        Err(source).context(Operation::ChangeLocks, &self.store)
+        Err(source).context("change locks in", &self.store)
     }
 }
 
@@ -191,8 +196,20 @@ impl Backend for Files {
         self.format
     }
 
-    fn limits(&self, name: &LockName) -> &'static Limits {
-        limits::of(self.format, name)
+    fn why_not(&self, name: &LockName, asked: Asked) -> WhyNot {
+        let why_not = limits::why_not(self.format, name, asked);
+        if why_not.is_some() || asked != Asked::Keep {
+            return why_not;
+        }
+        // In a sticky directory others could not replace what is left then.
+        let root = open_directory(&self.store).ok().flatten()?;
+        root.is_sticky().then_some(
+            "--hold-at-least is not possible: in a sticky directory nobody else could take the lock afterwards",
+        )
+    }
+
+    fn ttl(&self, asked: Option<Duration>, is_detached: bool) -> Ttl {
+        limits::ttl(self.format, asked, is_detached)
     }
 
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
@@ -245,18 +262,15 @@ impl Backend for Files {
 
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {
         self.look_at_queue(|queue| {
-            let tickets = queue.all().into_iter();
-            let live = tickets.filter(|(number, _)| queue.ticket(*number, false).is_some());
-            live.map(|(_, name)| name).collect()
+            let mut names = HashSet::new();
+            for (number, name) in queue.all() {
+                // One live waiter is enough.
+                if !names.contains(&name) && queue.ticket(number, false).is_some() {
+                    names.insert(name);
+                }
+            }
+            names.into_iter().collect()
         })
-    }
-
-    /// In a sticky directory others could not replace what is left then.
-    fn why_not_keep(&self) -> WhyNot {
-        let root = open_directory(&self.store).ok().flatten()?;
-        root.is_sticky().then_some(
-            "--hold-at-least is not possible: in a sticky directory nobody else could take the lock afterwards",
-        )
     }
 
     fn watch(&self) -> Option<Box<dyn ChangeWatch>> {
@@ -318,6 +332,11 @@ impl Contender for FilesContender<'_> {
         }
     }
 
+    fn position(&self, name: &LockName) -> Option<usize> {
+        let place = self.place.as_ref()?;
+        Some(Queue::open(&place.root).waiters_before(place.number, name) + 1)
+    }
+
     fn position_kept(&self, name: &LockName) -> Option<usize> {
         let place = self.place.as_ref().filter(|place| place.is_kept)?;
         let queue = Queue::open(&place.root);
@@ -358,7 +377,8 @@ fn change_queue(
     }
     // Where kernel locks of others are not seen there cannot be a queue.
     let (request, draft) = change.join.filter(|_| snapshot.root.shares_kernel_locks)?;
-    let place = Place::join(guard, &request, draft)?;
+    let waiting = snapshot.queue().directory();
+    let place = Place::join(guard, waiting, &request, draft)?;
     if place.is_resumed {
         // A turn that it missed while nobody waited there does not count.
         Queue::open(&guard.root).reserve(None, Some(place.number));

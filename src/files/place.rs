@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use chrono::Utc;
 
-use super::guard::{Guard, Root};
-use super::kept_places::{self, TicketName, Tickets, keep_or_remove};
+use super::guard::{Guard, Root, prune};
+use super::kept_places::{self, keep_or_remove};
 use super::layout::{self, META_DIR};
 use super::number;
 use super::reservations::RESERVATIONS;
+use super::tickets::{TicketName, Tickets};
 use crate::backend::QueuePlace;
 use crate::decision::Request;
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Error, Result};
 use crate::identity::Pid;
 use crate::name::LockName;
 use crate::record::{MAX_RECORD_BYTES, Record};
@@ -115,8 +116,13 @@ impl Place {
     }
 
     /// Takes the last place, under the guard. `None`: it cannot be taken, and the caller waits for the hold without
-    /// a place.
-    pub(super) fn join(guard: &Guard, request: &Request, draft: &Record) -> Option<Self> {
+    /// a place. `waiting`: the directory of all queues, if it is open.
+    pub(super) fn join(
+        guard: &Guard,
+        mut waiting: Option<Arc<Directory>>,
+        request: &Request,
+        draft: &Record,
+    ) -> Option<Self> {
         // Nothing is left beside a path lock.
         if request.wants.iter().any(|want| want.name.is_path()) {
             return None;
@@ -125,7 +131,7 @@ impl Place {
         let number = number::next(&guard.root, last.as_deref(), Utc::now(), 0).ok()?;
         let written = TicketContent::new(draft, request.clone());
         for _ in 0..=MAX_RETRIES {
-            match Self::write(guard, (number, &last), &written) {
+            match Self::write(guard, waiting.take(), (number, &last), &written) {
                 // The last waiter to leave removes the directory, without the guard; or a process that lists
                 // the waiters has probed the ticket at the moment at which it was to be locked.
                 Err(Error::Io { source, .. })
@@ -141,27 +147,29 @@ impl Place {
 
     fn write(
         guard: &Guard,
+        waiting: Option<Arc<Directory>>,
         (number, last): (u64, &Option<Arc<File>>),
         written: &TicketContent,
     ) -> Result<Self> {
         let root = &guard.root;
         let failed =
-            |kind: io::ErrorKind| Err(kind.into()).context(Operation::CreateTicket, &root.path);
+            |kind: io::ErrorKind| Err(kind.into()).context("create queue ticket", &root.path);
         let mut names = written.request.wants.iter().map(|want| &want.name);
         let Some(first) = names.next() else {
             return failed(io::ErrorKind::InvalidInput);
         };
-        let waiting = match &root.flat {
-            Some(flat) => Arc::clone(flat.directory()),
-            None => guard.descend_or_create(&waiting_parts())?,
+        let waiting = match (&root.flat, waiting) {
+            (Some(flat), _) => Arc::clone(flat.directory()),
+            (None, Some(waiting)) => waiting,
+            (None, None) => guard.descend_or_create(&waiting_parts())?,
         };
         let queue = OwnQueue::make(guard, &waiting, first)?;
         let resumed = kept_places::find(&queue.tickets, &written.request);
         let number = resumed.map_or(number, |kept| kept.number);
         let name = TicketName::new(number, &written.request);
         let ticket = make_ticket(&queue.tickets.directory, &queue.tickets.file(name), written)
-            .inspect_err(|_| queue.prune(root))
-            .context(Operation::CreateTicket, &root.path)?;
+            .inspect_err(|_| queue.prune(root, &waiting))
+            .context("create queue ticket", &root.path)?;
         // The ticket stands for the place from now on.
         if let Some(kept) = resumed {
             queue.tickets.unlink(kept);
@@ -187,7 +195,7 @@ impl Place {
                 kept_places::clear(&queue.tickets, number);
             }
             let linked = of_ticket.link_into(&queue.tickets, place.name);
-            if !linked.context(Operation::CreateTicket, &root.path)? {
+            if !linked.context("create queue ticket", &root.path)? {
                 return failed(io::ErrorKind::AlreadyExists);
             }
             place.queues.push(queue);
@@ -237,9 +245,8 @@ impl OwnQueue {
 
     /// Removes its directories as far as they are empty. A process that makes them again has the guard, which
     /// the caller need not have, and retries if this removal was faster.
-    fn prune(&self, root: &Root) {
-        let parts = [&waiting_parts()[..], &queue_parts(&self.name)].concat();
-        if root.flat.is_none() && root.prune(&parts, 2) {
+    fn prune(&self, root: &Root, waiting: &Directory) {
+        if root.flat.is_none() && prune(waiting, &queue_parts(&self.name), 0) {
             prune_waiting(root);
         }
     }
@@ -253,7 +260,7 @@ impl Drop for Place {
         self.remove_ticket();
         let _ = unlock_record(&self.ticket);
         for queue in &self.queues {
-            queue.prune(&self.root);
+            queue.prune(&self.root, &self.waiting);
         }
     }
 }

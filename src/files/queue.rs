@@ -18,10 +18,11 @@ use std::sync::Arc;
 
 use super::flat::{self, Flat};
 use super::guard::{Guard, Root};
-use super::kept_places::{self, TicketName, Tickets, keep_or_remove};
+use super::kept_places::{self, keep_or_remove};
 use super::layout::{self, Entry};
 use super::place::{Place, prune_waiting, queue_parts, waiting_parts};
 use super::reservations::{self, FlatReservations, Reservations};
+use super::tickets::{TicketName, Tickets};
 use crate::decision::{Request, Ticket};
 use crate::error::Result;
 use crate::identity::Pid;
@@ -41,6 +42,9 @@ pub(super) fn visible_pid(ticket: &Ticket<Handle>) -> Option<Pid> {
     let is_visible = observer.is_none_or(|observer| observer.pid_namespace == own);
     Some(ticket::waiter(ticket).filter(|_| is_visible)?.pid)
 }
+
+/// So many reservations are not looked through for those of waiters that have left: that takes a list of all queues.
+const MAX_UNCHECKED: usize = 8;
 
 /// The tickets of a store, as far as they were asked for.
 #[derive(Default)]
@@ -161,6 +165,11 @@ impl<'a> Queue<'a> {
             own: Some(place),
             ..Self::default()
         }
+    }
+
+    /// The directory of all queues, if there is one.
+    pub(super) fn directory(&self) -> Option<Arc<Directory>> {
+        self.waiting.clone()
     }
 
     /// The tickets for names with the same first segment, in order.
@@ -332,6 +341,14 @@ impl<'a> Queue<'a> {
         }
     }
 
+    /// Under the guard nobody else writes them.
+    fn known_reservations(&self) -> FoundReservations {
+        let mut known = self.reservations.borrow_mut();
+        known
+            .get_or_insert_with(|| self.read_reservations())
+            .clone()
+    }
+
     fn read_reservations(&self) -> FoundReservations {
         match &self.flat {
             Some(flat) => Some(FlatReservations::of_all(flat).merged()),
@@ -342,7 +359,7 @@ impl<'a> Queue<'a> {
     /// Reserves the lock for `reserve` from now on, and gives `restore_turn` its turn again. Under
     /// the guard. If it cannot be written, a reservation lasts longer than it should.
     pub(super) fn reserve(&self, reserve: Option<u64>, restore_turn: Option<u64>) {
-        let Some(before) = self.read_reservations() else {
+        let Some(before) = self.known_reservations() else {
             return;
         };
         let reserve = reserve.filter(|number| !before.contains_key(number));
@@ -362,9 +379,11 @@ impl<'a> Queue<'a> {
             }
             if let Some(number) = reserve {
                 after.insert(number, process::boottime_milliseconds());
-                // The other ones belong to waiters that have left.
-                let waiting = waiting();
-                after.retain(|number, _| waiting.contains(number) || *number > own);
+                if after.len() > MAX_UNCHECKED {
+                    // Some belong to waiters that have left.
+                    let waiting = waiting();
+                    after.retain(|number, _| waiting.contains(number) || *number > own);
+                }
             }
             if let Some(waiting) = self.waiting.as_ref().filter(|_| after != before) {
                 let _ = reservations::write(waiting, &after);

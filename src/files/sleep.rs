@@ -13,11 +13,10 @@ use crate::decision::{Judged, Ticket, Until};
 use crate::identity::Pid;
 use crate::open_file::{Handle, OpenFile, file_of};
 use crate::record::{Kind, Record};
-use crate::sys::ProcessState;
 use crate::sys::directory::record_is_locked;
 use crate::sys::process::{boottime, is_stopped, presence};
-use crate::sys::random_u64;
-use crate::sys::wait::{Watch, pause, until_unlocked};
+use crate::sys::wait::{Watch, pause, until_gone, until_unlocked};
+use crate::sys::{ProcessState, random_u64};
 
 /// Where a kernel lock can be asked for, but not waited for, it is asked for after this, doubling up
 /// to the second.
@@ -81,7 +80,7 @@ impl Sleeper {
             }
             // Files prove death at once.
             Until::Ripe(..) => Err(io::ErrorKind::Unsupported.into()),
-            Until::AnyReleased(holders) => self.sleep_on_events(holders, at_most, is_unchanged),
+            Until::AnyReleased(holders, _) => self.sleep_on_events(holders, at_most, is_unchanged),
         };
         self.woken_by(slept, at_most).is_some()
     }
@@ -234,6 +233,21 @@ impl Sleeper {
         watch.sleep(Some(at_most))
     }
 
+    /// Sleeps for a while, or until the process ends that has locked a file. Nothing tells of another end of such a lock.
+    pub(crate) fn sleep_on_locker(&mut self, until: &Until<Handle>, at_most: Duration) {
+        let at_most = at_most.min(self.next_back_off());
+        let locker = match until {
+            Until::Released(judged) => judged.found.facts.lockers.first(),
+            _ => None,
+        };
+        match locker.and_then(|locker| until_gone(*locker, at_most)) {
+            Some(false) => {}
+            // A descriptor that it has passed on may have the lock now.
+            Some(true) => drop(pause(Duration::from_millis(1))),
+            None => drop(pause(at_most)),
+        }
+    }
+
     /// What has ended a sleep, if it was not a signal. Where nothing can, it sleeps for a while.
     pub(crate) fn woken_by<T>(&mut self, slept: io::Result<T>, at_most: Duration) -> Option<T> {
         match &slept {
@@ -246,12 +260,16 @@ impl Sleeper {
     }
 
     fn sleep_backoff(&mut self, at_most: Duration) {
-        // Half to all of it, so that waiters that began together do not stay together.
-        let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
-        let jittered = Duration::from_millis(whole / 2 + random_u64() % (whole / 2 + 1));
-        self.back_off = self.back_off.saturating_mul(2).min(self.back_offs.most);
+        let jittered = self.next_back_off();
         // Interrupted or not, the caller decides again.
         let _ = pause(at_most.min(jittered));
+    }
+
+    fn next_back_off(&mut self) -> Duration {
+        // Half to all of it, so that waiters that began together do not stay together.
+        let whole = u64::try_from(self.back_off.as_millis()).unwrap_or(u64::MAX);
+        self.back_off = self.back_off.saturating_mul(2).min(self.back_offs.most);
+        Duration::from_millis(whole / 2 + random_u64() % (whole / 2 + 1))
     }
 }
 

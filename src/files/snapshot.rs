@@ -1,10 +1,8 @@
-//! Answers what a decision asks, and gathers the evidence for it: what a lock file says, whether its
-//! kernel lock is held, and what the system says about the recorded processes.
+//! Answers what a decision asks: which records and tickets there are.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,27 +12,23 @@ use super::directory::Files;
 use super::foreign;
 use super::guard::{Guard, Root};
 use super::layout::{self, Entry, SHARED_DIR};
-use super::lock_file::{LockFile, LockPath, OnDisk, wall_clock};
+use super::lock_file::{LockPath, OnDisk, not_a_lock};
 use super::place::Place;
 use super::queue::{self, Queue};
 use crate::backend::{Backend as _, LockSnapshot};
-use crate::decision::liveness::{DEFAULT_MAX_AGE, precedes_boot};
-use crate::decision::verdict::{Reason, Verdict};
 use crate::decision::{
-    Facts, Found, Index, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot, Ticket,
-    Want, judge, needed,
+    Found, Index, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot, Ticket, Want,
+    counts,
 };
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Error, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::observer;
 use crate::open_file::{Handle, OpenFile};
-use crate::record::{Content, Format, Record, digest};
+use crate::record::Format;
 use crate::status::Waiter;
-use crate::sys::directory::{
-    Directory, Kind, clock_at_boot, facts_of_file, lockers, record_is_locked,
-};
-use crate::sys::{ProcessState, existing, is_not_a_directory, process, work};
+use crate::sys::directory::{Directory, Kind};
+use crate::sys::{ProcessState, existing, is_not_a_directory, process};
 
 /// A store at one moment: under the guard, or while other processes may change it.
 pub(crate) struct FilesSnapshot<'a> {
@@ -44,15 +38,15 @@ pub(crate) struct FilesSnapshot<'a> {
     pub(super) guard: Option<&'a Guard>,
     /// Of a caller that waits.
     pub(super) place: Option<&'a Place>,
-    known: Known<'a>,
+    pub(super) known: Known<'a>,
 }
 
 /// The answers so far.
 #[derive(Default)]
-struct Known<'a> {
+pub(super) struct Known<'a> {
     now: OnceCell<Moment>,
-    processes: RefCell<BTreeMap<Pid, ProcessFact>>,
-    pid_namespaces: RefCell<BTreeMap<u64, Option<ProcessState>>>,
+    pub(super) processes: RefCell<BTreeMap<Pid, ProcessFact>>,
+    pub(super) pid_namespaces: RefCell<BTreeMap<u64, Option<ProcessState>>>,
     /// Each answer reads /proc.
     descends_from: RefCell<BTreeMap<ProcessId, bool>>,
     queue: OnceCell<Queue<'a>>,
@@ -104,7 +98,7 @@ impl SharedDirectory {
             directory.only_removable()
         };
         Ok(Self {
-            only_removable: only_removable.context(Operation::Inspect, path)?,
+            only_removable: only_removable.context("inspect", path)?,
             directory,
             entries,
             found: OnceCell::new(),
@@ -149,116 +143,8 @@ impl<'a> FilesSnapshot<'a> {
             }
             OnDisk::File(file) => {
                 let path = self.files.path_of_record(&key);
-                self.found_file(key, file).context(Operation::Read, &path)?
-            }
-        })
-    }
-
-    fn found_file(&self, key: Key, mut file: LockFile) -> io::Result<Option<Found<Handle>>> {
-        let mut facts = self.facts(&file);
-        // Its holder writes into it without the guard: the process that a hold is handed over to, the
-        // PID of a command. If the writer has ended since the file was read, what it wrote last is
-        // there only now. A process that has ended writes nothing more, so that a record which still
-        // says the same is judged by its last content.
-        let has_exited = |fact: &ProcessFact| fact.state == ProcessState::Gone;
-        let mut reads = 1;
-        while may_be_dead(&self.judge_by(&file, &facts)) || facts.processes.iter().any(has_exited) {
-            if !file.read_again()? {
-                // Without the guard, its holder may have released it before it exited.
-                if self.guard.is_none() && facts_of_file(&file.file)?.links == 0 {
-                    return Ok(None);
-                }
-                break;
-            }
-            facts = self.facts(&file);
-            reads += 1;
-            if reads > MAX_READS {
-                return Err(io::Error::other("it keeps changing"));
-            }
-        }
-        let open = OpenFile::new(file.file, file.facts, file.bytes);
-        Ok(Some(found(key, file.content, facts, open)))
-    }
-
-    /// Judges a file that no caller asked about.
-    pub(super) fn judge(&self, file: &LockFile) -> Verdict {
-        self.judge_by(file, &self.facts(file))
-    }
-
-    fn judge_by(&self, file: &LockFile, facts: &Facts) -> Verdict {
-        judge(
-            &file.content,
-            facts,
-            self.files.host.observer(),
-            DEFAULT_MAX_AGE,
-            &self.now(),
-        )
-    }
-
-    /// Gathers the facts that a verdict needs, and no others.
-    pub(super) fn facts(&self, file: &LockFile) -> Facts {
-        let needed = needed(&file.content, self.files.host.observer());
-        let record = file.content.record();
-        let origin = record.and_then(|record| record.origin.as_ref());
-        let same_store = origin.is_some_and(|origin| {
-            (origin.store_device, origin.store_inode) == (self.root.id.device, self.root.id.inode)
-                || self.is_in_use_here(file)
-        });
-        let modified = wall_clock(file.facts.modified);
-        let is_asked = needed.kernel_lock;
-        let kernel_lock = is_asked.then(|| record_is_locked(&file.file).ok());
-        let kernel_lock = kernel_lock.flatten();
-        // A probe does not find the readers of flock(1), and the list does. Beside a record readers do not
-        // count.
-        let is_asked = needed.lockers && (record.is_none() || kernel_lock == Some(true));
-        let lockers = is_asked.then(|| lockers(&file.file)).flatten();
-        let lockers = lockers.unwrap_or_default();
-        let processes = needed.processes.into_iter();
-        let pid_namespace = needed.pid_namespace.filter(|_| kernel_lock != Some(true));
-        let is_asked = needed.clock_at_boot && precedes_boot(modified, &self.now());
-        Facts {
-            kernel_lock: kernel_lock.map(|is_locked| is_locked || lockers.is_locked),
-            lockers: lockers.pids,
-            processes: processes.map(|pid| self.process(pid)).collect(),
-            pid_namespace: pid_namespace.and_then(|number| self.pid_namespace(number)),
-            clock_at_boot: is_asked.then(clock_at_boot).flatten(),
-            same_store,
-            ..Facts::of_file(modified, self.root.shares_kernel_locks)
-        }
-    }
-
-    /// Whether the process that wrote a record for a store of another number has this very file and this very
-    /// directory open: the number has changed, as on some FUSE filesystems.
-    #[cold]
-    #[inline(never)]
-    fn is_in_use_here(&self, file: &LockFile) -> bool {
-        let writer = file.content.record().and_then(Record::writer);
-        let ids = [file.facts.id, self.root.id];
-        writer.is_some_and(|writer| work::has_open(writer, &ids))
-    }
-
-    /// A listing asks for the same namespace many times.
-    #[cold]
-    fn pid_namespace(&self, number: u64) -> Option<ProcessState> {
-        let mut known = self.known.pid_namespaces.borrow_mut();
-        *known
-            .entry(number)
-            .or_insert_with(|| process::state_of_pid_namespace(number))
-    }
-
-    /// A listing asks for the same process many times.
-    fn process(&self, pid: Pid) -> ProcessFact {
-        let mut known = self.known.processes.borrow_mut();
-        *known.entry(pid).or_insert_with(|| {
-            let state = process::presence(pid);
-            let began_ms = match state {
-                ProcessState::Alive { start } => start.and_then(process::milliseconds_of_start),
-                _ => None,
-            };
-            ProcessFact {
-                pid,
-                state,
-                began_ms,
+                let found = self.found_file(key, file);
+                found.context("read", &path)?
             }
         })
     }
@@ -275,7 +161,7 @@ impl<'a> FilesSnapshot<'a> {
         }
         let directory = match self.directory(above)? {
             Some(parent) => existing(parent.open_below(last))
-                .context(Operation::OpenDirectory, &self.files.below(parts))?
+                .context("open directory", &self.files.below(parts))?
                 .map(Arc::new),
             None => None,
         };
@@ -289,10 +175,10 @@ impl<'a> FilesSnapshot<'a> {
         let path = self.files.below(&layout::shared(name));
         let directory = match directory.open_below(OsStr::new(SHARED_DIR)) {
             Err(error) if is_not_a_directory(&error) => return self.without_shared(),
-            opened => opened.context(Operation::OpenDirectory, &path)?,
+            opened => opened.context("open directory", &path)?,
         };
         let entries = directory.entries();
-        let entries = entries.context(Operation::ReadDirectory, &path)?;
+        let entries = entries.context("read directory", &path)?;
         let entries = entries.into_iter();
         let records =
             entries.filter_map(|(file, kind)| Some((layout::shared_index(&file)?, file, kind)));
@@ -341,7 +227,7 @@ impl<'a> FilesSnapshot<'a> {
             return Ok(listing);
         }
         let entries = self.root.directory.entries();
-        let mut entries = entries.context(Operation::ReadDirectory, &self.root.path)?;
+        let mut entries = entries.context("read directory", &self.root.path)?;
         entries.sort_unstable();
         // A directory in it is not looked into: its owner could remove what is there.
         let record = |(file, kind): (OsString, Kind)| Some((layout::flat_key(&file)?, file, kind));
@@ -443,9 +329,7 @@ impl<'a> FilesSnapshot<'a> {
         parent: Option<String>,
         without: Option<&'s LockName>,
     ) -> Result<Records<'s>> {
-        let mut entries = directory
-            .entries()
-            .context(Operation::ReadDirectory, &path)?;
+        let mut entries = directory.entries().context("read directory", &path)?;
         // Names are small, and sorted faster than what is said of the locks.
         entries.sort_unstable();
         Ok(Box::new(entries.into_iter().flat_map(
@@ -469,7 +353,7 @@ impl<'a> FilesSnapshot<'a> {
                         }
                         // It only has the name of such a directory.
                         Err(error) if is_not_a_directory(&error) => Ok(Vec::new()),
-                        Err(error) => Err(error).context(Operation::OpenDirectory, &below),
+                        Err(error) => Err(error).context("open directory", &below),
                     },
                     Some(Entry::TooDeep) if !self.known.has_told_depth.replace(true) => {
                         Err(self.too_deep(&below))
@@ -494,55 +378,6 @@ impl<'a> FilesSnapshot<'a> {
             Some(place) => Queue::before(place),
             None => Queue::open(self.root),
         })
-    }
-}
-
-/// Number of reads of a record that changes while it is judged.
-const MAX_READS: usize = 100;
-
-/// Whether no process was seen that keeps a hold alive now. Its kernel lock was probed before.
-fn may_be_dead(verdict: &Verdict) -> bool {
-    !matches!(
-        verdict.reason,
-        Reason::Alive
-            | Reason::Lease
-            | Reason::Ending
-            | Reason::UnknownVersion(_)
-            | Reason::Malformed(_)
-            | Reason::NotALock(_)
-    )
-}
-
-/// What was found in a file. Its revision identifies a hold as it was shown to a person, so that permission to break
-/// it covers no other.
-pub(crate) fn found(key: Key, content: Content, facts: Facts, open: OpenFile) -> Found<Handle> {
-    let hold = content.record().map_or(0, |record| record.hold);
-    Found {
-        key,
-        content,
-        facts,
-        revision: Revision {
-            file: open.facts.id.inode,
-            hold,
-            digest: if hold == 0 { digest(&open.bytes) } else { 0 },
-        },
-        handle: Some(Rc::new(open)),
-    }
-}
-
-/// What is in the place of a lock file and can be none.
-pub(crate) fn not_a_lock(
-    key: Key,
-    what: &'static str,
-    now: Moment,
-    shares_kernel_locks: bool,
-) -> Found<Handle> {
-    Found {
-        key,
-        content: Content::NotALock(what),
-        facts: Facts::of_file(now.wall, shares_kernel_locks),
-        revision: Revision::NONE,
-        handle: None,
     }
 }
 
@@ -627,7 +462,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         let shared = self.shared_of(name)?;
         for entry in &shared.entries {
             let facts = shared.directory.facts(&entry.1);
-            let facts = facts.context(Operation::Inspect, &self.root.path)?;
+            let facts = facts.context("inspect", &self.root.path)?;
             if facts.is_some_and(|facts| facts.id.inode == shown.file)
                 && let Some(found) = self.shared_record(&shared, name, entry)?
                 && found.revision == *shown
@@ -690,6 +525,37 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
     }
 
     fn is_stopped(&self, ticket: &Ticket<Handle>) -> bool {
-        queue::visible_pid(ticket).is_some_and(crate::sys::process::is_stopped)
+        queue::visible_pid(ticket).is_some_and(process::is_stopped)
+    }
+
+    #[cold]
+    fn waiters_inside(&self) -> Result<Vec<Ticket<Handle>>> {
+        // Not the queue before the caller alone.
+        let queue = Queue::open(self.root);
+        let mut numbers: Vec<u64> = queue.all().into_iter().map(|(number, _)| number).collect();
+        numbers.dedup();
+        let own = self.place.map(|place| place.number);
+        let others = numbers.into_iter().filter(|number| Some(*number) != own);
+        let waiters = others.filter_map(|number| queue.ticket(number, false));
+        let inside = waiters.filter(|ticket| !ticket.request.inside.is_empty());
+        Ok(inside.collect())
+    }
+
+    #[cold]
+    fn is_awaited(&self, waiter: Option<&Ticket<Handle>>, hold: &Found<Handle>) -> bool {
+        let user = |handle: &Handle| handle.as_deref().and_then(OpenFile::owner);
+        let process = match waiter {
+            None => Some(Pid::of_self()),
+            Some(ticket) => {
+                let (waiter, holder) = (user(&ticket.handle), user(&hold.handle));
+                queue::visible_pid(ticket).filter(|_| counts(waiter, holder, process::own_uid()))
+            }
+        };
+        let command = hold
+            .content
+            .record()
+            .and_then(|record| record.live.process());
+        let both = process.zip(command);
+        both.is_some_and(|(process, command)| observer::is_awaited_by(process, command))
     }
 }

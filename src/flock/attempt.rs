@@ -4,17 +4,14 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 
-use crate::error::{Context, Operation, Result};
+use crate::error::{Context, Result};
 use crate::files::{LockPath, MAX_RETRIES};
 use crate::format;
 use crate::identity::Pid;
 use crate::open_file::{OpenFile, read_all};
 use crate::record::MAX_RECORD_BYTES;
-use crate::sys::FileFacts;
-use crate::sys::SYMLINK;
-use crate::sys::directory::{
-    Found as FoundFile, has_exclusive_lock, lockers, needs_write_access, try_lock_file,
-};
+use crate::sys::directory::{Found as FoundFile, lockers, needs_write_access};
+use crate::sys::{FileFacts, KernelLockCall, SYMLINK};
 
 /// An attempt to take the lock, which is the only exact question whether it is free.
 pub(super) struct Attempt {
@@ -40,13 +37,13 @@ pub(super) enum KernelLock {
 }
 
 impl Attempt {
-    fn take(&self, place: &LockPath, file: File) -> io::Result<(File, bool)> {
-        match try_lock_file(&file, self.is_shared) {
+    fn take(&self, place: &LockPath, by: KernelLockCall, file: File) -> io::Result<(File, bool)> {
+        match by.try_lock(&file, self.is_shared) {
             Err(error) if needs_write_access(&error) => {
                 match place.directory.find_lockable(&place.file, false, true)? {
-                    FoundFile::File(file, _) => {
-                        try_lock_file(&file, self.is_shared).map(|taken| (file, taken))
-                    }
+                    FoundFile::File(file, _) => by
+                        .try_lock(&file, self.is_shared)
+                        .map(|taken| (file, taken)),
                     FoundFile::Missing | FoundFile::Other(_) => Err(error),
                 }
             }
@@ -70,18 +67,25 @@ impl Attempt {
 
 /// Asks whether a file is locked. An attempt makes the file if there is none, and takes its lock if it can;
 /// `None`: only looks.
-pub(super) fn ask(place: &LockPath, attempt: Option<&Attempt>) -> Result<KernelLock> {
+pub(super) fn ask(
+    place: &LockPath,
+    by: KernelLockCall,
+    attempt: Option<&Attempt>,
+) -> Result<KernelLock> {
     if let Some(attempt) = attempt
-        && attempt
-            .has_taken(place)
-            .context(Operation::Inspect, &place.path)?
+        && attempt.has_taken(place).context("inspect", &place.path)?
     {
         return Ok(KernelLock::Free);
     }
     let create = attempt.is_some();
     for _ in 0..MAX_RETRIES {
-        let found = place.directory.find_lockable(&place.file, create, false);
-        let (file, facts) = match found.context(Operation::Open, &place.path)? {
+        let mut found = place.directory.find_lockable(&place.file, create, false);
+        let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        if by == KernelLockCall::Fcntl && !create && found.as_ref().is_err_and(is_refused) {
+            // The system's list tells of files that may not be opened.
+            found = place.directory.find_unread(&place.file);
+        }
+        let (file, facts) = match found.context("open", &place.path)? {
             FoundFile::Missing if create => continue,
             FoundFile::Missing => return Ok(KernelLock::Free),
             FoundFile::Other(SYMLINK) => return Ok(KernelLock::NotALock(LINK)),
@@ -92,13 +96,11 @@ pub(super) fn ask(place: &LockPath, attempt: Option<&Attempt>) -> Result<KernelL
             return Ok(KernelLock::NotALock(NATIVE));
         }
         let Some(attempt) = attempt else {
-            return look_at(file, facts).context(Operation::Inspect, &place.path);
+            return look_at(file, by, facts).context("inspect", &place.path);
         };
-        let (file, is_taken) = attempt
-            .take(place, file)
-            .context(Operation::Lock, &place.path)?;
+        let (file, is_taken) = attempt.take(place, by, file).context("lock", &place.path)?;
         if !is_taken {
-            let lockers = lockers(&file).unwrap_or_default().pids;
+            let lockers = lockers(&file, by).unwrap_or_default().pids;
             return Ok(KernelLock::Locked {
                 open: OpenFile::new(file, facts, Vec::new()),
                 kernel_lock: Some(true),
@@ -107,26 +109,26 @@ pub(super) fn ask(place: &LockPath, attempt: Option<&Attempt>) -> Result<KernelL
             });
         }
         let is_named = place.is_named(&file);
-        if is_named.context(Operation::Inspect, &place.path)? {
+        if is_named.context("inspect", &place.path)? {
             *attempt.taken.borrow_mut() = Some(file);
             return Ok(KernelLock::Free);
         }
     }
     let source = io::Error::other("another program keeps replacing it");
-    Err(source).context(Operation::Lock, &place.path)
+    Err(source).context("lock", &place.path)
 }
 
 /// Whether a file is locked, and by which processes.
 ///
 /// Where the list of locks says enough, the file itself is not touched: a probe would make a `flock -n`
 /// fail that comes at the same moment.
-fn look_at(file: File, facts: FileFacts) -> io::Result<KernelLock> {
-    let listed = lockers(&file);
+fn look_at(file: File, by: KernelLockCall, facts: FileFacts) -> io::Result<KernelLock> {
+    let listed = lockers(&file, by);
     let is_listed = listed.is_some();
     let seen = listed.unwrap_or_default();
     let (kernel_lock, is_exclusive) = if seen.is_locked || seen.is_complete {
         (Some(seen.is_locked), seen.is_exclusive)
-    } else if has_exclusive_lock(&file)? {
+    } else if by.is_locked_exclusively(&file)? {
         (Some(true), true)
     } else {
         (is_listed.then_some(false), false)

@@ -1,4 +1,4 @@
-//! Files that flock(1) locks: the kernel lock is the lock. Such a file has no record. It is never written,
+//! Files that flock(1) locks, or other programs by fcntl(2): the kernel lock is the lock. Such a file has no record. It is never written,
 //! replaced or removed, so there is no guard either: the kernel decides who takes it, and keeps the queue.
 
 mod attempt;
@@ -17,11 +17,11 @@ use chrono::SubsecRound as _;
 use hold::FlockHold;
 
 use crate::backend::{
-    Ask, BackOff, Backend, Change, Contender, Entry, Limits, LockSnapshot, Patience, Plan,
-    QueuePlace, Updated,
+    Ask, Asked, BackOff, Backend, Change, Contender, Entry, LockSnapshot, Patience, Plan,
+    QueuePlace, Ttl, Updated, WhyNot,
 };
 use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Snapshot, Until};
-use crate::error::{Context, Error, Operation, Result};
+use crate::error::{Context, Error, Result};
 use crate::files::layout::{self, Layout};
 use crate::files::{LockPath, Root, Sleeper, found, not_a_lock, number_by_clock, wall_clock};
 use crate::identity::ProcessId;
@@ -29,20 +29,33 @@ use crate::name::LockName;
 use crate::observer::{self, HostFacts};
 use crate::open_file::{Handle, file_of};
 use crate::record::{Content, Format, Mode, Record};
-use crate::sys::directory::{lock_file, move_to_high_fd, try_lock_file};
+use crate::sys::directory::move_to_high_fd;
 use crate::sys::wait::Watch;
-use crate::sys::{HAS_FLOCK, not_found};
+use crate::sys::{HAS_FLOCK, KernelLockCall, not_found};
 
 /// The files of a directory.
 #[derive(Debug)]
 pub(crate) struct Flock {
     directory: PathBuf,
     host: Arc<HostFacts>,
+    /// By which call its files are locked.
+    format: Format,
 }
 
 impl Flock {
-    pub(crate) fn new(directory: PathBuf, host: Arc<HostFacts>) -> Self {
-        Self { directory, host }
+    pub(crate) fn new(directory: PathBuf, host: Arc<HostFacts>, format: Format) -> Self {
+        Self {
+            directory,
+            host,
+            format,
+        }
+    }
+
+    fn kernel_lock(&self) -> KernelLockCall {
+        match self.format {
+            Format::Fcntl => KernelLockCall::Fcntl,
+            _ => KernelLockCall::Flock,
+        }
     }
 
     fn snapshot(&self, attempt: Option<Attempt>) -> Result<Option<FlockSnapshot<'_>>> {
@@ -70,26 +83,26 @@ impl Backend for Flock {
     }
 
     fn format(&self) -> Format {
-        Format::Flock
+        self.format
     }
 
-    fn limits(&self, _name: &LockName) -> &'static Limits {
-        const ENDS_WITH_PROCESS: &str = "a kernel lock needs a process that stays: use `run`";
-        static LIMITS: Limits = Limits {
-            slots: Some("flock(1) does not count holders: use a NAME"),
-            lease: Some(ENDS_WITH_PROCESS),
-            follow: Some(ENDS_WITH_PROCESS),
-            owner: Some("the file is never written, so --owner is not supported"),
-            message: Some("the file is never written, so --message is not supported"),
-            keep: Some("the file is never written, so --hold-at-least is not supported"),
-            change: Some("a kernel lock ends with its process"),
-            ttl: |asked, _| match asked {
-                Some(_) => Err("the file is never written, so --ttl is not supported"),
-                None => Ok(None),
-            },
-            ..Limits::NONE
-        };
-        &LIMITS
+    fn why_not(&self, _name: &LockName, asked: Asked) -> WhyNot {
+        Some(match asked {
+            Asked::Slots => "a kernel lock does not count holders: use a NAME",
+            Asked::Lease | Asked::Follow => "a kernel lock needs a process that stays: use `run`",
+            Asked::Owner => "the file is never written, so --owner is not supported",
+            Asked::Message => "the file is never written, so --message is not supported",
+            Asked::Keep => "the file is never written, so --hold-at-least is not supported",
+            Asked::Change => "a kernel lock ends with its process",
+            _ => return None,
+        })
+    }
+
+    fn ttl(&self, asked: Option<Duration>, _is_detached: bool) -> Ttl {
+        match asked {
+            Some(_) => Err("the file is never written, so --ttl is not supported"),
+            None => Ok(None),
+        }
     }
 
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)> {
@@ -97,9 +110,10 @@ impl Backend for Flock {
             return Err(self.unsupported("a path is needed, such as ./x.lock"));
         };
         if !HAS_FLOCK {
-            return Err(self.unsupported("this system has no flock(1)"));
+            return Err(self.unsupported("this system has no such lock"));
         }
-        Ok((Arc::new(Self::new(directory, Arc::clone(&self.host))), name))
+        let located = Self::new(directory, Arc::clone(&self.host), self.format);
+        Ok((Arc::new(located), name))
     }
 
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()> {
@@ -122,6 +136,17 @@ impl Backend for Flock {
         Box::new(FlockContender {
             store: self,
             is_shared: mode.is_shared(),
+            takes: true,
+            sleeper: Sleeper::new(back_off),
+            granted: None,
+        })
+    }
+
+    fn bystander(&self, back_off: BackOff) -> Box<dyn Contender + '_> {
+        Box::new(FlockContender {
+            store: self,
+            is_shared: false,
+            takes: false,
             sleeper: Sleeper::new(back_off),
             granted: None,
         })
@@ -148,32 +173,34 @@ impl FlockSnapshot<'_> {
             directory: Arc::clone(&self.root.directory),
             file: layout::file_name(name),
             path: self.store.path_of(name),
-            format: Format::Flock,
+            format: self.store.format,
         };
         let shares_kernel_locks = self.root.shares_kernel_locks;
-        Ok(Some(match ask(&place, self.attempt.as_ref())? {
-            KernelLock::Free => return Ok(None),
-            KernelLock::NotALock(what) => {
-                not_a_lock(Key::exclusive(name), what, self.now(), shares_kernel_locks)
-            }
-            KernelLock::Locked {
-                open,
-                kernel_lock,
-                lockers,
-                is_shared,
-            } => {
-                let key = Key {
-                    name: name.clone(),
-                    index: is_shared.then(|| 0.into()),
-                };
-                let facts = Facts {
+        Ok(Some(
+            match ask(&place, self.store.kernel_lock(), self.attempt.as_ref())? {
+                KernelLock::Free => return Ok(None),
+                KernelLock::NotALock(what) => {
+                    not_a_lock(Key::exclusive(name), what, self.now(), shares_kernel_locks)
+                }
+                KernelLock::Locked {
+                    open,
                     kernel_lock,
                     lockers,
-                    ..Facts::of_file(wall_clock(open.facts.modified), shares_kernel_locks)
-                };
-                found(key, Content::KernelLock, facts, open)
-            }
-        }))
+                    is_shared,
+                } => {
+                    let key = Key {
+                        name: name.clone(),
+                        index: is_shared.then(|| 0.into()),
+                    };
+                    let facts = Facts {
+                        kernel_lock,
+                        lockers,
+                        ..Facts::of_file(wall_clock(open.facts.modified), shares_kernel_locks)
+                    };
+                    found(key, Content::KernelLock, facts, open)
+                }
+            },
+        ))
     }
 
     /// The new hold, if the lock was taken.
@@ -188,10 +215,11 @@ impl FlockSnapshot<'_> {
         record.acquired_at = chrono::Utc::now().trunc_subsecs(6);
         record.hold = number_by_clock(record.acquired_at, 0);
         record.origin = Some(self.store.host.origin(self.root.id));
-        let file = move_to_high_fd(file).context(Operation::Open, &path)?;
+        let file = move_to_high_fd(file).context("open", &path)?;
         Ok(Some(FlockHold {
             file,
             path,
+            by: self.store.kernel_lock(),
             record: Box::new(record),
         }))
     }
@@ -245,6 +273,8 @@ struct FlockContender<'a> {
     store: &'a Flock,
     /// As `flock -s`.
     is_shared: bool,
+    /// Whether it sleeps in flock(2), and has the lock then.
+    takes: bool,
     sleeper: Sleeper,
     /// The file whose lock was taken in the last sleep: to give it back and to take it again would let others
     /// in between.
@@ -258,8 +288,9 @@ impl FlockContender<'_> {
         let is_shared = self.is_shared;
         open.with_file(|file| {
             let blocking = &self.sleeper.blocking;
-            let lock = || lock_file(file, is_shared);
-            blocking.until(at_most, lock, || try_lock_file(file, is_shared))?;
+            let by = self.store.kernel_lock();
+            let lock = || by.lock(file, is_shared);
+            blocking.until(at_most, lock, || by.try_lock(file, is_shared))?;
             file.try_clone()
         })
     }
@@ -272,7 +303,7 @@ impl Contender for FlockContender<'_> {
             is_shared: self.is_shared,
         };
         let Some(snapshot) = self.store.snapshot(Some(attempt))? else {
-            return Err(not_found()).context(Operation::OpenDirectory, &self.store.directory);
+            return Err(not_found()).context("open directory", &self.store.directory);
         };
         let mut updated = Updated::default();
         if let Change::Take { put, draft, .. } = plan(&snapshot)?
@@ -295,6 +326,10 @@ impl Contender for FlockContender<'_> {
         _is_unchanged: &mut dyn FnMut() -> bool,
     ) {
         let at_most = limit.slice();
+        if !self.takes {
+            self.sleeper.sleep_on_locker(until, at_most);
+            return;
+        }
         let slept = match until {
             Until::Released(judged) => self.lock(judged, at_most),
             _ => Err(io::ErrorKind::Unsupported.into()),

@@ -32,10 +32,14 @@ pub(super) fn complete(
 ) -> Result<Written, Error> {
     let mut record = record.clone();
     let mut left = MAX_COMMAND;
-    record.command.retain(|argument| {
+    let mut fits = |argument: &String| {
         left = left.saturating_sub(argument.len() + 3);
         left > 0
-    });
+    };
+    if let Some(program) = &mut record.program {
+        program.command.retain(&mut fits);
+    }
+    record.command.retain(fits);
     text.push_str(HEAD);
     if text.len() / PAGE != (text.len() + SLOT_BYTES - 1) / PAGE {
         let blanks = PAGE - text.len() % PAGE;
@@ -60,7 +64,6 @@ pub(super) fn complete(
 }
 
 /// JSON with escapes in place of some characters.
-#[must_use]
 pub fn escape_json(json: &str, is_escaped: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {

@@ -22,7 +22,7 @@ mod sprint;
 
 pub(crate) use memory::{MAX_TTL as MEMORY_TTL, TTL_LIMIT as MEMORY_TTL_LIMIT, renewed_times};
 pub use metadata::escape_json;
-#[cfg(feature = "etcd")]
+#[cfg(feature = "cluster")]
 pub(crate) use native::{read as read_native, write_compact};
 
 /// The bytes of a new lock file, and where they change in place later.
@@ -51,13 +51,12 @@ pub(crate) fn write(record: &Record) -> Result<Written, Error> {
         Format::Sprint => sprint::write(record),
         Format::Memory => memory::write(record),
         Format::Pid => Ok(pid::write(record)),
-        Format::Flock => Ok(Written::default()),
+        Format::Flock | Format::Fcntl => Ok(Written::default()),
     }
 }
 
 /// When a lock was acquired, as its file says: text of a program that reads the file itself.
-#[must_use]
-pub fn time_in_file(record: &Record) -> String {
+pub(crate) fn time_in_file(record: &Record) -> String {
     record
         .time_in_file
         .clone()
@@ -84,7 +83,7 @@ pub(crate) fn slot_at(format: Format, bytes: &[u8]) -> Option<usize> {
     match format {
         Format::Native => native::slot_at(bytes),
         Format::Prodigy | Format::Sprint | Format::Memory => metadata::slot_at(bytes),
-        Format::Pid | Format::Flock => None,
+        Format::Pid | Format::Flock | Format::Fcntl => None,
     }
 }
 

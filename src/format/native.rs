@@ -21,7 +21,7 @@ pub(super) fn write(record: &Record) -> Result<Vec<u8>, Error> {
 }
 
 /// The document of a record without blanks, and without places in a file.
-#[cfg(feature = "etcd")]
+#[cfg(feature = "cluster")]
 pub(crate) fn write_compact(record: &Record) -> Result<Vec<u8>, Error> {
     let body = serde_json::to_vec(record)?;
     let body = body.strip_prefix(b"{").unwrap_or(&body);

@@ -18,14 +18,6 @@ use crate::name::LockName;
 use crate::record::{Asked, Format, Kind, Live, Record, cut_command};
 use crate::sys::{COMMANDS_INHERIT_LOCKS, keeper, process};
 
-/// What keeps a new hold alive.
-#[derive(Clone, Copy)]
-enum NewHolder {
-    ThisProcess,
-    Run(RunOptions),
-    Detached(Holder),
-}
-
 impl Lock {
     /// Holds the lock for as long as the returned value lives, by this process, or fails at once. Threads
     /// exclude each other like processes do.
@@ -59,7 +51,7 @@ impl Lock {
     /// # Errors
     /// The store cannot be used, or the file is not a lock file.
     pub fn hold(&self, options: &Options, wait: Wait<'_>) -> Result<Attempt<Hold>> {
-        self.attempt(options, NewHolder::ThisProcess, wait)
+        self.attempt(options, None, None, wait)
     }
 
     /// Holds it for a command, to be started by [`Hold::spawn`] or [`Hold::exec`].
@@ -72,7 +64,7 @@ impl Lock {
         run: RunOptions,
         wait: Wait<'_>,
     ) -> Result<Attempt<Hold>> {
-        self.attempt(options, NewHolder::Run(run), wait)
+        self.attempt(options, Some(run), None, wait)
     }
 
     /// Acquires it for another process, or as a lease. Nothing is held until the result is
@@ -86,7 +78,7 @@ impl Lock {
         holder: Holder,
         wait: Wait<'_>,
     ) -> Result<Attempt<PendingHold>> {
-        let attempted = self.attempt(options, NewHolder::Detached(holder), wait)?;
+        let attempted = self.attempt(options, None, Some(holder), wait)?;
         Ok(match attempted {
             Attempt::Held(taken) => Attempt::Held(PendingHold { taken, holder }),
             Attempt::Mine(status) => Attempt::Mine(status),
@@ -97,14 +89,20 @@ impl Lock {
     fn attempt(
         &self,
         options: &Options,
-        holder: NewHolder,
+        run: Option<RunOptions>,
+        holder: Option<Holder>,
         mut wait: Wait<'_>,
     ) -> Result<Attempt<Hold>> {
         let options = options.clone();
-        let options = options.check(&*self.store, self.name(), holder.detached(), holder.run())?;
+        let run_options = run.unwrap_or_default();
+        let options = options.check(&*self.store, self.name(), holder, run_options)?;
         // Gathered before the guard: reading another process's memory can block.
-        let mut draft = self.draft(&options, holder);
-        let mut request = self.request(&options, holder.asker());
+        let mut draft = self.draft(&options, run, holder);
+        let mut request = self.request(&options, asker(holder));
+        wait.without_waiters = options.without_waiters;
+        if wait.is_wanted() && !request.inside.is_empty() {
+            request.waits_until_ms = Some(wait.until_ms());
+        }
         request.waits_beside = wait.is_wanted().then_some(0);
         if matches!(wait.max_waiting, MaxWaiting::AtMost(_)) || wait.keeps_place.is_some() {
             request.keep_ms = self.keep_ms(&options, &wait)?;
@@ -134,28 +132,30 @@ impl Lock {
         Err(self.store.unsupported(why_not))
     }
 
-    fn draft(&self, options: &Options, holder: NewHolder) -> Record {
+    fn draft(&self, options: &Options, run: Option<RunOptions>, holder: Option<Holder>) -> Record {
         let now = Utc::now().trunc_subsecs(6);
         // The process that others see as the holder: of a keeper its wrapper.
         let own = keeper::wrapper().unwrap_or_else(Pid::of_self);
         let mut record = Record::new(self.format(), Some(own), now);
-        let run = holder.run();
         self.name().as_str().clone_into(&mut record.name);
         if self.names().nth(1).is_some() {
             record.names = self.names().map(|name| name.as_str().to_owned()).collect();
         }
         record.mode = options.mode;
         record.kind = match holder {
-            NewHolder::Run(_) => Kind::Run,
-            NewHolder::Detached(Holder::Lease) => Kind::Lease,
-            NewHolder::ThisProcess | NewHolder::Detached(_) => Kind::Process,
+            _ if run.is_some() => Kind::Run,
+            Some(Holder::Lease) => Kind::Lease,
+            _ => Kind::Process,
         };
         record
             .hostname
             .clone_from(&self.store.host().observer().hostname);
         record.owner.clone_from(&options.owner);
         record.message.clone_from(&options.message);
-        record.command = cut_command(holder.command_line(&options.command));
+        let is_own = run.is_none() && holder.is_none();
+        record.command = cut_command(command_line(&options.command, is_own, holder));
+        let run = run.unwrap_or_default();
+        record.program.clone_from(&options.program);
         record.ttl_ms = options.ttl.map(milliseconds);
         record.max_age_ms = options.max_age.map(milliseconds);
         record.asked = options.history.then_some(Asked {
@@ -166,18 +166,18 @@ impl Lock {
         record.exec = run.exec;
         record.supervised = run.supervised;
         record.kill_after_ms = run.kill_after.map(milliseconds);
+        record.time_limited = run.time_limited;
         record.die_with = run.die_with;
         record.hold_at_least_ms = run.hold_at_least.map(milliseconds);
         record.kernel_lock =
-            holder.detached().is_none() && !(self.store.is_remote() && record.kind == Kind::Run);
-        if let NewHolder::Detached(Holder::Caller { parent, .. }) = holder {
+            holder.is_none() && !(self.store.is_remote() && record.kind == Kind::Run);
+        if let Some(Holder::Caller { parent, .. }) = holder {
             record.caller = Some(parent);
         }
-        let follows = holder.detached().and_then(Holder::process_id);
+        let follows = holder.and_then(Holder::process_id);
         if self.format() != Format::Native {
             record.visible = Some(follows.map_or(own, |process| process.pid));
         }
-        let is_own = matches!(holder, NewHolder::ThisProcess);
         if run.exec || run.without_command || is_own {
             // The process that keeps it is known from the beginning.
             record.live.pid = Some(own);
@@ -198,41 +198,21 @@ impl Lock {
     }
 }
 
-impl NewHolder {
-    fn detached(self) -> Option<Holder> {
-        match self {
-            Self::Detached(holder) => Some(holder),
-            Self::ThisProcess | Self::Run(_) => None,
-        }
+fn asker(holder: Option<Holder>) -> Asker {
+    match holder {
+        None => Asker::Caller,
+        Some(Holder::Process(process)) => Asker::Process(process),
+        Some(Holder::Caller { process, .. }) => Asker::Derived(process),
+        Some(Holder::Lease) => Asker::Lease,
     }
+}
 
-    fn run(self) -> RunOptions {
-        match self {
-            Self::Run(run) => run,
-            Self::ThisProcess | Self::Detached(_) => RunOptions::default(),
-        }
+fn command_line(given: &[String], is_own: bool, holder: Option<Holder>) -> Vec<String> {
+    if !given.is_empty() {
+        return given.to_vec();
     }
-
-    fn asker(self) -> Asker {
-        match self {
-            Self::ThisProcess | Self::Run(_) => Asker::Caller,
-            Self::Detached(Holder::Process(process)) => Asker::Process(process),
-            Self::Detached(Holder::Caller { process, .. }) => Asker::Derived(process),
-            Self::Detached(Holder::Lease) => Asker::Lease,
-        }
-    }
-
-    fn command_line(self, given: &[String]) -> Vec<String> {
-        if !given.is_empty() {
-            return given.to_vec();
-        }
-        match self {
-            Self::Detached(holder) => holder
-                .process_id()
-                .map(|process| process::command_line(process.pid))
-                .unwrap_or_default(),
-            Self::ThisProcess => process::command_line(Pid::of_self()),
-            Self::Run(_) => Vec::new(),
-        }
-    }
+    let followed = holder.and_then(Holder::process_id);
+    let shown = followed.map(|process| process.pid);
+    let shown = shown.or_else(|| is_own.then(Pid::of_self));
+    shown.map(process::command_line).unwrap_or_default()
 }

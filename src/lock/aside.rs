@@ -8,7 +8,7 @@ use super::lock::Lock;
 use crate::decision::liveness::is_unchanged;
 use crate::decision::verdict::{Evidence, Reason, Verdict};
 use crate::error::{Error, Result};
-use crate::files::journal::Action;
+use crate::journal_line::Action;
 use crate::status::Status;
 
 /// A file that was not a lock file, and was moved out of the way.

@@ -5,21 +5,24 @@ use std::time::Duration;
 use chrono::Utc;
 
 use super::hold::Hold;
+use super::journal::action_on;
 use super::lock::Lock;
-use super::unfinished::{author, is_orphaned_ending};
+use super::unfinished::{author, is_orphaned_ending, tell_server};
 use super::wait::{MaxWaiting, Wait, WaitDecision};
-use crate::backend::{Backend, Change, Entry, HeldRecord, LockSnapshot, QueueChange, QueuePlace};
-use crate::decision::verdict::State;
-use crate::decision::{
-    Asker, Decision, Judged, Obstacle, Request, Until, awaits_confirmation, decide, judge_found,
-    next_in_turn, until, waiting_for,
+use crate::backend::{
+    Backend, Change, Contender, Entry, HeldRecord, LockSnapshot, QueueChange, QueuePlace,
 };
-use crate::error::{Error, Operation, Result};
-use crate::files::journal::Action;
+use crate::decision::{
+    Asker, Cycle, Decision, Judged, Obstacle, Request, Until, awaits_confirmation, cycle, decide,
+    judge_found, next_in_turn, until, waiting_for,
+};
+use crate::error::{Error, Result};
 use crate::identity::Pid;
+use crate::journal_line::Action;
 use crate::open_file::Handle;
 use crate::record::{Content, Kind, Record};
 use crate::status::Status;
+use crate::sys::process::boottime;
 use crate::sys::wait::Watch;
 
 /// Number of new holds that an attempt may lose to programs that do not enter the guard.
@@ -27,6 +30,14 @@ const MAX_LOSSES: usize = 100;
 
 /// Interval at which a waiter goes on to end what is left of the hold that it waits for.
 const FINISH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// When to look again for a cycle that a waiter completes: a process that has just started it may not wait yet, and a
+/// waiter on another machine counts once it has outlived the ticket of a dead one.
+const NEXT_LOOKS: [Duration; 3] = [
+    Duration::from_millis(20),
+    Duration::from_millis(200),
+    Duration::from_millis(6_200),
+];
 
 /// The result of a request, for a caller that looks at what is in the way. For any other,
 /// [`into_result`](Self::into_result) makes it an error that another holder has the lock.
@@ -65,6 +76,9 @@ pub struct Blocked {
     pub waited: Option<Duration>,
     /// So many were waiting already that it was not waited for, see [`Wait::max_waiting`].
     pub waiting: Option<usize>,
+    /// That it was not waited for, because the wait would never have ended: the hold in the way, and from there each
+    /// hold that the command of the one before waits for; the last one is the caller's. Otherwise empty.
+    pub deadlock: Vec<Status>,
     /// The position in the queue that is kept, the first of which is 1, see [`Wait::keep_place`].
     pub kept_position: Option<usize>,
 }
@@ -77,7 +91,6 @@ impl From<Blocked> for Error {
 
 impl Error {
     /// Who holds the lock or is before the caller, if it is [`Error::Blocked`].
-    #[must_use]
     pub fn blocked(&self) -> Option<&Blocked> {
         match self {
             Self::Blocked(blocked) => blocked.downcast_ref(),
@@ -95,6 +108,7 @@ impl Blocked {
             status,
             waited,
             waiting: None,
+            deadlock: Vec::new(),
             kept_position: None,
         }
     }
@@ -110,9 +124,35 @@ enum Next {
     Take(Vec<Judged<Handle>>),
     /// The same holder already has the lock, by this hold.
     Mine(Judged<Handle>),
-    /// By a hold or a waiter; or because so many wait already.
-    Blocked(Obstacle<Handle>, Option<usize>),
+    /// By a hold or a waiter.
+    Blocked(Obstacle<Handle>, Why),
     Sleep(Box<Sleep>),
+}
+
+/// Why what is in the way is not waited for.
+enum Why {
+    /// No wait is wanted, or it has ended.
+    Held,
+    /// So many wait already.
+    QueueFull(usize),
+    /// A wait would complete the cycle of these holds.
+    Deadlock(Vec<Judged<Handle>>),
+}
+
+impl Why {
+    fn waiting(&self) -> Option<usize> {
+        match self {
+            Self::QueueFull(waiting) => Some(*waiting),
+            Self::Held | Self::Deadlock(_) => None,
+        }
+    }
+
+    fn cycle(&self) -> &[Judged<Handle>] {
+        match self {
+            Self::Deadlock(holds) => holds,
+            Self::Held | Self::QueueFull(_) => &[],
+        }
+    }
 }
 
 /// What a waiter sleeps on.
@@ -126,6 +166,8 @@ struct Sleep {
     certain_in: Option<Duration>,
     /// How many wait already, of a new waiter that is asked for that.
     waiting: usize,
+    /// A cycle may show a little later.
+    may_be_cycle: bool,
 }
 
 /// Takes a lock: decides, makes the change, and sleeps or returns; again, as often as it takes.
@@ -135,12 +177,13 @@ pub(super) fn attempt(
     draft: &mut Record,
     wait: &mut Wait<'_>,
 ) -> Result<Attempt<Hold>> {
+    wait.start();
     let mut contender = lock.store.contender(wait.back_off, draft.mode);
     let mut unfinished_work = None;
     let mut losses = 0;
     let mut last_obstacle = None;
-    let mut has_joined = false;
-    let (obstacle, waiting) = loop {
+    let mut queue = Queueing::new(wait.max_waiting);
+    let (obstacle, why) = loop {
         ensure_alive(request.asker)?;
         let entry = Entry {
             create: true,
@@ -148,10 +191,9 @@ pub(super) fn attempt(
         };
         // A place that was lost is drawn again, with another number.
         request.ticket = contender.place();
-        let max_waiting = wait.max_waiting;
         let mut next = None;
         let updated = contender.apply(entry, &mut |snapshot| {
-            let planned = plan(lock, &request, snapshot, draft, max_waiting, has_joined)?;
+            let planned = plan(lock, &request, snapshot, draft, queue)?;
             let takes = matches!(planned.0, Change::Take { .. } | Change::Renew(..));
             if takes && !wait.may(WaitDecision::Take) {
                 return Err(Error::Canceled);
@@ -161,14 +203,14 @@ pub(super) fn attempt(
         });
         let (updated, next) = match (updated, last_obstacle.take()) {
             // The limit of the wait has passed, or it was canceled, while the store was busy.
-            (Err(Error::StoreBusy { .. }), Some(obstacle)) => break (obstacle, None),
+            (Err(Error::StoreBusy { .. }), Some(obstacle)) => break (obstacle, Why::Held),
             (updated, _) => updated?.zip(next).ok_or_else(store_vanished)?,
         };
-        has_joined = updated.may_be_behind_others;
+        queue.has_joined = updated.may_be_behind_others;
         if let Next::Sleep(sleep) = &next {
             note_wait(sleep, &mut request, draft);
         }
-        if has_joined {
+        if queue.has_joined {
             continue;
         }
         let unfinished = unfinished(&next);
@@ -202,26 +244,28 @@ pub(super) fn attempt(
                 status.waiters = lock.store.waiters(lock.name())?;
                 return Ok(Attempt::Mine(Box::new(status)));
             }
-            Next::Blocked(obstacle, waiting) => break (obstacle, waiting),
+            Next::Blocked(obstacle, why) => break (obstacle, why),
             Next::Sleep(sleep) => *sleep,
         };
         if !wait.may(WaitDecision::WaitAgain) {
             return Err(Error::Canceled);
         }
-        let status = || lock.obstacle_status(&sleep.obstacle);
+        let shows = wait.shows_position;
+        let status = || status_of_wait(lock, &*contender, &sleep.obstacle, shows);
         // Also who does not wait wants to know whether a hold is confirmed.
         let may_stop = wait.is_wanted() || !sleep.is_unconfirmed;
         if may_stop && wait.should_stop(sleep.certain_in.is_some(), status) {
-            break (sleep.obstacle, None);
+            break (sleep.obstacle, Why::Held);
         }
         let mut limit = wait.sleep_limit(sleep.certain_in);
         if is_unfinished {
             limit.at_most = limit.at_most.min(FINISH_INTERVAL);
         }
+        limit.at_most = limit.at_most.min(queue.until_next_look(&sleep));
         contender.sleep(&sleep.until, limit, &mut || {
             is_unchanged(&*lock.store, &request, &sleep.obstacle)
         });
-        if wait.is_due() && !sleep.is_unconfirmed {
+        if (wait.is_due() && !sleep.is_unconfirmed) || queue.is_due(boottime()) {
             contender.look_again();
         }
         last_obstacle = Some(sleep.obstacle);
@@ -229,17 +273,24 @@ pub(super) fn attempt(
     let kept_position = contender.position_kept(lock.name());
     // It is not among the waiters any more.
     drop(contender);
-    let status = lock.status_in_the_way(&obstacle, &request)?;
+    let status = lock.status_in_the_way(&obstacle, &request, wait.without_waiters)?;
     Ok(Attempt::Blocked(Blocked {
-        waiting,
+        waiting: why.waiting(),
+        deadlock: why.cycle().iter().map(|hold| lock.status(hold)).collect(),
         kept_position,
         ..Blocked::new(status, wait.waited())
     }))
 }
 
 impl Lock {
-    /// The hold or waiter in the way, with the others that share the lock, and those that wait for it.
-    fn status_in_the_way(&self, obstacle: &Obstacle<Handle>, request: &Request) -> Result<Status> {
+    /// The hold or waiter in the way, with the others that share the lock, and those that wait for it unless it is
+    /// shown `without_waiters`.
+    pub(super) fn status_in_the_way(
+        &self,
+        obstacle: &Obstacle<Handle>,
+        request: &Request,
+        without_waiters: bool,
+    ) -> Result<Status> {
         let mut status = self.obstacle_status(obstacle);
         if status.slot.is_some() {
             let looked = self
@@ -247,7 +298,9 @@ impl Lock {
                 .look(|snapshot| self.others_than(&status, request, snapshot))?;
             status.others = looked.unwrap_or_default();
         }
-        status.waiters = self.store.waiters(self.name()).unwrap_or_default();
+        if !without_waiters {
+            status.waiters = self.store.waiters(self.name()).unwrap_or_default();
+        }
         Ok(status)
     }
 
@@ -270,25 +323,25 @@ impl Lock {
             warnings.extend(self.note(Action::Cleanup, &was, None));
             warnings.extend(self.note_found(&was));
         }
-        let displaced: Vec<Status> = displaced
+        let replaced = displaced;
+        let displaced: Vec<Status> = replaced
             .iter()
             .map(|judged| self.displaced_status(judged))
             .collect();
         for was in &displaced {
-            let action = match was.verdict.state {
-                State::Zombie => Some(Action::Takeover),
-                State::Held | State::Overdue => Some(Action::Break),
-                State::Free | State::NotALock => None,
-            };
+            let action = action_on(was.verdict.state, Action::Takeover);
             let number = Some(held.record().hold);
             warnings.extend(action.and_then(|action| self.note(action, was, number)));
             warnings.extend(self.note_found(was));
         }
+        // They look into the journal.
+        replaced.iter().for_each(tell_server);
         let has_history = held.record().asked.is_some();
         // The next waiter is woken once the command has started, or now.
         let is_for_command = held.record().kind == Kind::Run && !held.record().is_without_command();
         Hold {
             history: has_history.then(|| (self.journal.clone(), Utc::now())),
+            is_noted: false,
             pid: Pid::of_self(),
             is_over: false,
             older: Vec::new(),
@@ -300,6 +353,20 @@ impl Lock {
             _watch: watch,
             warnings,
         }
+    }
+}
+
+/// What the callbacks of a wait are shown.
+fn status_of_wait(
+    lock: &Lock,
+    contender: &dyn Contender,
+    obstacle: &Obstacle<Handle>,
+    with_position: bool,
+) -> Status {
+    let position = with_position.then(|| contender.position(lock.name()));
+    Status {
+        position: position.flatten(),
+        ..lock.obstacle_status(obstacle)
     }
 }
 
@@ -326,7 +393,7 @@ fn survives(hold: &mut dyn HeldRecord) -> Result<bool> {
 /// The hold in the way, if its work is being ended by a process that is gone.
 fn unfinished(next: &Next) -> Option<&Judged<Handle>> {
     let obstacle = match next {
-        Next::Blocked(obstacle, None) => obstacle,
+        Next::Blocked(obstacle, Why::Held) => obstacle,
         Next::Sleep(sleep) if !sleep.is_unconfirmed => &sleep.obstacle,
         _ => return None,
     };
@@ -353,8 +420,7 @@ fn plan<'d>(
     request: &Request,
     snapshot: &dyn LockSnapshot,
     draft: &'d Record,
-    max_waiting: MaxWaiting,
-    has_joined: bool,
+    queue: Queueing,
 ) -> Result<(Change<'d>, Next)> {
     Ok(match decide(request, snapshot)? {
         Decision::Take { put, remove } => {
@@ -369,7 +435,15 @@ fn plan<'d>(
             let all = displaced.iter().chain(&remove);
             all.filter(|judged| judged.verdict.is_live())
                 .for_each(ask_for_author);
-            let change = Change::Take { put, remove, draft };
+            let replaced = displaced.iter().map(|judged| (judged, Action::Takeover));
+            let removed = remove.iter().map(|judged| (judged, Action::Cleanup));
+            let lines = lock.lines_of_replaced(replaced.chain(removed));
+            let change = Change::Take {
+                put,
+                remove,
+                draft,
+                lines,
+            };
             (change, Next::Take(displaced))
         }
         Decision::AlreadyHeld(mut judged) => {
@@ -385,7 +459,10 @@ fn plan<'d>(
             let judged = judge_found(request, snapshot, judged.found);
             (change, Next::Mine(judged))
         }
-        Decision::Blocked(judged) => (Change::Nothing, Next::Blocked(Obstacle::Hold(judged), None)),
+        Decision::Blocked(judged) => (
+            Change::Nothing,
+            Next::Blocked(Obstacle::Hold(judged), Why::Held),
+        ),
         Decision::Refuse(judged, what) => return Err(lock.not_a_lock(&judged.found.key, what)),
         Decision::Wait(Obstacle::Hold(judged)) if awaits_confirmation(request, &judged) => {
             let sleep = Sleep {
@@ -394,62 +471,121 @@ fn plan<'d>(
                 until: Until::Released(judged.clone()),
                 obstacle: Obstacle::Hold(judged),
                 waiting: 0,
+                may_be_cycle: false,
             };
             (Change::Nothing, Next::Sleep(Box::new(sleep)))
         }
         Decision::Wait(obstacle) => {
-            let mut change = QueueChange::default();
-            match &obstacle {
-                Obstacle::Waiter(ticket) => change.reserve = Some(ticket.number),
-                // It has not missed its turn while the lock is not free.
-                Obstacle::Hold(judged) if judged.verdict.is_live() => {
-                    change.restore_turn = request.ticket;
-                }
-                Obstacle::Hold(_) => {}
-            }
-            let blocked = |change, obstacle, waiting| {
-                Ok((Change::Queue(change), Next::Blocked(obstacle, waiting)))
-            };
-            let is_new = request.ticket.is_none();
-            let waits = max_waiting != MaxWaiting::DoesNotWait;
-            if !waits && !is_ripening(&obstacle) {
-                return blocked(change, obstacle, None);
-            }
-            // It will go to a waiter.
-            if !waits && let Some(ticket) = next_in_turn(request, &obstacle, snapshot)? {
-                return blocked(change, Obstacle::Waiter(ticket), None);
-            }
-            let counts = match max_waiting {
-                MaxWaiting::DoesNotWait => false,
-                // On etcd others may have joined at the same moment: once it has a ticket, those before it count.
-                MaxWaiting::AtMost(_) => is_new || has_joined,
-                MaxWaiting::NoLimit => is_new && draft.asked.is_some(),
-            };
-            let mut waiting = 0;
-            if counts {
-                waiting = waiting_for(&request.wants, snapshot)?;
-            }
-            if matches!(max_waiting, MaxWaiting::AtMost(most) if counts && waiting >= most) {
-                return blocked(change, obstacle, Some(waiting));
-            }
-            if is_new && waits {
-                change.join = Some((Box::new(request.clone()), draft));
-            }
-            let until = until(request, obstacle.clone(), snapshot)?;
-            let certain_in = match &until {
-                Until::Ripe(_, after) => Some(*after),
-                _ => None,
-            };
-            let sleep = Sleep {
-                obstacle,
-                until,
-                is_unconfirmed: false,
-                certain_in,
-                waiting,
-            };
-            (Change::Queue(change), Next::Sleep(Box::new(sleep)))
+            let (change, next) = plan_wait(obstacle, request, snapshot, draft, queue)?;
+            (Change::Queue(change), next)
         }
     })
+}
+
+/// Queues behind an obstacle and sleeps, or is blocked by it: who does not wait, or not behind so many.
+fn plan_wait<'d>(
+    obstacle: Obstacle<Handle>,
+    request: &Request,
+    snapshot: &dyn LockSnapshot,
+    draft: &'d Record,
+    queue: Queueing,
+) -> Result<(QueueChange<'d>, Next)> {
+    let max_waiting = queue.max_waiting;
+    let mut change = QueueChange::default();
+    match &obstacle {
+        Obstacle::Waiter(ticket) => change.reserve = Some(ticket.number),
+        // It has not missed its turn while the lock is not free.
+        Obstacle::Hold(judged) if judged.verdict.is_live() => change.restore_turn = request.ticket,
+        Obstacle::Hold(judged) => change.free_in = judged.verdict.takeable_in,
+    }
+    let waits = max_waiting != MaxWaiting::DoesNotWait;
+    if !waits && !is_ripening(&obstacle) {
+        return Ok((change, Next::Blocked(obstacle, Why::Held)));
+    }
+    // It will go to a waiter.
+    if !waits && let Some(ticket) = next_in_turn(request, &obstacle, snapshot)? {
+        return Ok((change, Next::Blocked(Obstacle::Waiter(ticket), Why::Held)));
+    }
+    let is_new = request.ticket.is_none();
+    let counts = match max_waiting {
+        MaxWaiting::DoesNotWait => false,
+        // On etcd others may have joined at the same moment: once it has a ticket, those before it count.
+        MaxWaiting::AtMost(_) => is_new || queue.has_joined,
+        MaxWaiting::NoLimit => is_new && draft.asked.is_some(),
+    };
+    let mut waiting = 0;
+    if counts {
+        waiting = waiting_for(&request.wants, snapshot)?;
+    }
+    if matches!(max_waiting, MaxWaiting::AtMost(most) if counts && waiting >= most) {
+        return Ok((change, Next::Blocked(obstacle, Why::QueueFull(waiting))));
+    }
+    let mut may_be_cycle = false;
+    if queue.looks.is_some() && waits && matches!(obstacle, Obstacle::Hold(_)) {
+        match cycle(request, snapshot)? {
+            Cycle::None => {}
+            Cycle::NotFound => may_be_cycle = true,
+            Cycle::Found(holds) => {
+                return Ok((change, Next::Blocked(obstacle, Why::Deadlock(holds))));
+            }
+        }
+    }
+    if is_new && waits {
+        change.join = Some((Box::new(request.clone()), draft));
+    }
+    let until = until(request, obstacle.clone(), snapshot)?;
+    let sleep = Sleep {
+        obstacle,
+        is_unconfirmed: false,
+        certain_in: until.ripe_in(),
+        until,
+        waiting,
+        may_be_cycle,
+    };
+    Ok((change, Next::Sleep(Box::new(sleep))))
+}
+
+/// How a caller queues.
+#[derive(Clone, Copy)]
+struct Queueing {
+    max_waiting: MaxWaiting,
+    /// It has a place, and others may have one before it.
+    has_joined: bool,
+    /// How often it has looked for a cycle that it would complete; `None`: often enough.
+    looks: Option<usize>,
+    /// When to look again.
+    next_look: Duration,
+}
+
+impl Queueing {
+    fn new(max_waiting: MaxWaiting) -> Self {
+        Self {
+            max_waiting,
+            has_joined: false,
+            looks: Some(0),
+            next_look: Duration::ZERO,
+        }
+    }
+
+    /// How long it may sleep at most.
+    fn until_next_look(&mut self, sleep: &Sleep) -> Duration {
+        let now = boottime();
+        let looks = self.looks.filter(|_| sleep.may_be_cycle);
+        self.looks = looks;
+        if let Some(looks) = looks.filter(|_| self.is_due(now)) {
+            let next = NEXT_LOOKS.get(looks);
+            self.looks = next.map(|_| looks + 1);
+            self.next_look = next.map_or(Duration::MAX, |next| now + *next);
+        }
+        match self.looks {
+            None => Duration::MAX,
+            Some(_) => self.next_look.saturating_sub(now),
+        }
+    }
+
+    fn is_due(&self, now: Duration) -> bool {
+        self.looks.is_some() && now >= self.next_look
+    }
 }
 
 /// Whether there is no longer a holder, and the lock can be taken soon.
@@ -466,7 +602,11 @@ fn ask_for_author(judged: &Judged<Handle>) {
 
 /// Whether the same hold is still in the way. Asked once a watch is set, so that no change between
 /// the decision and the watch is missed.
-fn is_unchanged(backend: &dyn Backend, request: &Request, obstacle: &Obstacle<Handle>) -> bool {
+pub(super) fn is_unchanged(
+    backend: &dyn Backend,
+    request: &Request,
+    obstacle: &Obstacle<Handle>,
+) -> bool {
     let Obstacle::Hold(before) = obstacle else {
         return true;
     };
@@ -485,7 +625,7 @@ fn is_unchanged(backend: &dyn Backend, request: &Request, obstacle: &Obstacle<Ha
 
 fn store_vanished() -> Error {
     Error::Io {
-        operation: Operation::TakeLock,
+        operation: "take the lock in",
         path: std::path::PathBuf::new(),
         source: std::io::Error::other("its files keep changing"),
     }

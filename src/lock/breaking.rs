@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use super::ending::{Ending, clock, kill_at, marks};
 use super::holder::WITHOUT_SIGNAL;
-use super::lock::{Lock, result_of};
+use super::journal::result_of;
+use super::lock::Lock;
 use super::options::{Options, milliseconds};
 use super::unfinished::{
-    author, is_locked, live_wrapper, look, marks_of, pause, unsupervising_wrapper,
+    author, is_locked, live_wrapper, look, marks_of, pause, tell_server, unsupervising_wrapper,
 };
 use crate::backend::{Change, Entry};
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::{Evidence, Reason};
-use crate::decision::{Asker, Judged, Key, Revision};
-use crate::error::{Context, Error, Operation, Result};
-use crate::files::history::{self, PastHold};
-use crate::files::journal::{self, Action, Event, Subject};
+use crate::decision::{Asker, Judged, Revision};
+use crate::error::{Context, Error, Result};
 use crate::identity::ProcessId;
+use crate::journal_line::Action;
 use crate::open_file::Handle;
 use crate::record::{KILL_AFTER, Kind};
 use crate::status::{KeptPlace, Status};
@@ -150,7 +150,7 @@ impl Lock {
         let Some((own, record)) = own.as_ref().and_then(|own| Some((own, own.record()?))) else {
             return Ok(Vec::new());
         };
-        if record.is_without_command() {
+        if record.is_without_command() || record.is_served() {
             let is_there = own.verdict.pid_alive == Some(true);
             let process = record.live.process().filter(|_| is_there);
             return Ok(process.into_iter().collect());
@@ -197,43 +197,6 @@ impl Lock {
         self.store.kept_places(self.name())
     }
 
-    /// The last events of this lock in the journal of its store, at most `limit`, the latest one last:
-    /// takeovers, breaks and cleanups. Lines that cannot be read are left out.
-    ///
-    /// # Errors
-    /// The journal cannot be read.
-    pub fn events(&self, limit: usize) -> Result<Vec<Event>> {
-        self.with_subject(|subject| journal::last(&self.journal, subject, limit))
-    }
-
-    /// The holds of this lock that have ended: see [`Store::history`](crate::Store::history).
-    ///
-    /// # Errors
-    /// The journal cannot be read.
-    pub fn history(&self) -> Result<Vec<PastHold>> {
-        self.with_subject(|subject| history::of_lock(&self.journal, subject))
-    }
-
-    fn with_subject<T>(&self, read: impl FnOnce(&Subject<'_>) -> T) -> T {
-        let shared = self.store.path_of_record(&Key {
-            name: self.name().clone(),
-            index: Some(0.into()),
-        });
-        let store = self.store.path();
-        let shared = journal::resolved_below(&store, &shared);
-        // A key on etcd has an empty part there, which a path does not show.
-        let shared = shared.to_string_lossy();
-        let begin = shared.strip_suffix("0.lock");
-        let begin = begin.or_else(|| shared.get(..=shared.rfind('/')?));
-        let begin = begin.filter(|_| !self.name().is_path());
-        read(&Subject {
-            name: self.name().as_str(),
-            store: &journal::resolved(&store),
-            path: &journal::resolved_below(&store, &self.path()),
-            shared: begin.unwrap_or_default(),
-        })
-    }
-
     /// Removes a hold, unless it is to be spared.
     fn remove_shown(
         &self,
@@ -259,7 +222,12 @@ impl Lock {
                         (Change::Nothing, Removal::Unconfirmed(own))
                     }
                     Some(own) if is_spared(&own) => (Change::Nothing, Removal::Spared(own)),
-                    Some(own) => (Change::Remove(own.clone()), Removal::Done(own)),
+                    Some(own) => {
+                        // It cannot be found out once the file is removed.
+                        let _ = author(&own);
+                        let lines = self.lines(&own, Some(Action::Break), result_of);
+                        (Change::Remove(own.clone(), lines), Removal::Done(own))
+                    }
                 })
             })?;
             match updated.unwrap_or(Removal::Nothing) {
@@ -277,7 +245,10 @@ impl Lock {
             }
             Removal::Done(own) => {
                 let was = self.status(&own);
-                self.done(Box::new(was.clone()), Some(was))
+                let done = self.done(Box::new(was.clone()), Some(was));
+                // It looks into the journal.
+                tell_server(&own);
+                done
             }
         }
     }
@@ -307,7 +278,7 @@ impl Lock {
                     let processes = command.into_iter().chain([wrapper]).collect();
                     return Ok(Work::Left(processes, None));
                 }
-                Err(error) => return Err(error).context(Operation::SignalWrapper, &self.path()),
+                Err(error) => return Err(error).context("signal the wrapper of", &self.path()),
             }
         }
         self.end_orphaned_work(shown, on_break)

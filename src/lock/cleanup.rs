@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::journal::result_of;
 use super::lock::Lock;
 use super::options::Options;
 use super::unfinished::settle;
@@ -10,7 +11,7 @@ use crate::decision::ownership::may_clean_up;
 use crate::decision::verdict::{Reason, State};
 use crate::decision::{Asker, Judged, Request, Revision};
 use crate::error::{Error, Result};
-use crate::files::journal::Action;
+use crate::journal_line::{Action, Line};
 use crate::open_file::Handle;
 use crate::status::Status;
 
@@ -113,7 +114,8 @@ impl Lock {
                     return Ok((Change::Nothing, None));
                 };
                 let is_over = may_clean_up(&own.verdict, snapshot.takeover_is_safe());
-                let change = is_over.then(|| Change::Remove(own.clone()));
+                let change =
+                    is_over.then(|| Change::Remove(own.clone(), self.lines_of_removed(&own)));
                 Ok((change.unwrap_or(Change::Nothing), Some((own, is_over))))
             })?;
             Ok(updated.flatten())
@@ -126,6 +128,12 @@ impl Lock {
             self.note_removed(&own, cleanup);
         }
         Ok(())
+    }
+
+    /// The lines about a hold that is removed because it is over.
+    pub(super) fn lines_of_removed(&self, own: &Judged<Handle>) -> Vec<Line> {
+        let is_noted = own.verdict.state == State::Zombie;
+        self.lines(own, is_noted.then_some(Action::Cleanup), result_of)
     }
 
     /// Notes what was removed.

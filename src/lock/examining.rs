@@ -23,7 +23,6 @@ use crate::sys::wait::{Watch, until_gone};
 const OTHER_STORE: &str = "use another directory as the store: --dir";
 
 /// What is known about this host. Changes nothing.
-#[must_use]
 pub fn examine_host() -> Vec<Finding> {
     let pid_namespace = process::pid_namespace();
     let mut found = vec![match pid_namespace {
@@ -88,7 +87,6 @@ pub fn examine_host() -> Vec<Finding> {
 
 impl Store {
     /// What is known about the store. Changes nothing.
-    #[must_use]
     pub fn examine(&self) -> Vec<Finding> {
         if self.is_remote() {
             return self.store.examine();
@@ -225,15 +223,22 @@ impl Store {
     }
 
     /// Makes what a store with a sticky bit lacks, if the caller is root or its owner: a directory for what is no lock,
-    /// so that its users do not have to make files in the store itself.
-    #[must_use]
-    pub fn prepare(&self) -> Option<Finding> {
-        (!self.is_remote()).then(|| examine::create(self.path()))
+    /// so that its users do not have to make files in the store itself. Of a store of many machines: what its server lacks.
+    pub fn prepare(&self) -> Vec<Finding> {
+        if self.is_remote() {
+            return self.store.create();
+        }
+        vec![examine::create(self.path())]
+    }
+
+    /// Takes locks again at once after the server of a store of many machines was changed for one that may have lost
+    /// holds ([`Error::StoreChanged`](crate::Error::StoreChanged)). Safe only once no work of such a hold runs.
+    pub fn accept_epoch(&self) -> Finding {
+        self.store.accept_epoch()
     }
 
     /// Tries the calls that locks are made of, in the directory of the store, which is made if it is missing.
-    /// Leaves nothing. In a store on etcd there are none.
-    #[must_use]
+    /// Leaves nothing. In a store of many machines there are none.
     pub fn try_calls(&self) -> Vec<Finding> {
         if self.is_remote() {
             return Vec::new();

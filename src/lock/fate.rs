@@ -6,9 +6,8 @@ use std::time::SystemTime;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::lock::Lock;
-use crate::files::history::HoldResult;
-use crate::files::journal::Event;
 use crate::files::layout::META_DIR;
+use crate::journal_line::{Event, HoldResult};
 
 /// What has become of a hold whose record is not there any more.
 #[derive(Debug)]
@@ -35,7 +34,6 @@ const FIRST_HOLD: DateTime<Utc> = DateTime::from_timestamp_nanos(1_704_067_200_0
 impl Lock {
     /// What has become of the hold with this number, whose record is gone: what the journal says, and what its
     /// store shows. Changes nothing.
-    #[must_use]
     #[cold]
     pub fn fate(&self, hold: u64) -> Fate {
         let is_it = |event: &Event| event.from.as_ref().and_then(|from| from.hold) == Some(hold);

@@ -9,12 +9,17 @@ use std::time::Duration;
 use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
 
 use super::ending::{clock, entry_of_hold};
-use super::options::milliseconds;
+use super::lock::Lock;
+use super::options::{Options, milliseconds};
+use super::status::with_verdict;
 use crate::backend::{Backend, GoesOn, HeldRecord, QueuePlace, ReleaseOutcome};
-use crate::error::{Error, Operation, Result};
-use crate::files::history::{HoldResult, PastHold};
+use crate::decision::verdict::{Evidence, Reason, Verdict};
+use crate::decision::{Want, excludes};
+use crate::error::{Error, Result};
 use crate::files::journal::Journal;
+use crate::hold_info::HoldInfo;
 use crate::identity::{Pid, ProcessId};
+use crate::journal_line::{HoldResult, PastHold};
 use crate::name::LockName;
 use crate::record::{CommandEnd, Live, Record, has_four_digits};
 use crate::status::Status;
@@ -55,6 +60,8 @@ pub struct Hold {
     pub(super) warnings: Vec<Error>,
     /// Where its end is noted, if that is wanted, and when it was: before anybody else could have the lock.
     pub(super) history: Option<(Journal, DateTime<Utc>)>,
+    /// The store writes it with the release.
+    pub(super) is_noted: bool,
     /// Who took it.
     pub(super) pid: Pid,
     /// It was released, or handed over to its holder.
@@ -66,39 +73,81 @@ pub struct Hold {
 impl Hold {
     /// Its number: greater than that of any earlier hold in its store, so that a storage system
     /// can refuse a smaller one (a fencing token).
-    #[must_use]
     pub fn number(&self) -> u64 {
         self.held.record().hold
     }
 
     /// Its lock file; of a hold of several locks that of the first one.
-    #[must_use]
     pub fn path(&self) -> &Path {
         self.held.path()
     }
 
-    /// The content of its lock file.
-    #[must_use]
-    pub fn record(&self) -> &Record {
-        self.held.record()
+    /// What its record says.
+    pub fn info(&self) -> HoldInfo<'_> {
+        HoldInfo(self.held.record())
     }
 
     /// The numbers of a shared hold, one for each of its locks: 0 and up, each held by one at a time.
-    #[must_use]
     pub fn slots(&self) -> Vec<u32> {
         self.held.slots()
     }
 
     /// The holds that were replaced.
-    #[must_use]
     pub fn displaced(&self) -> &[Status] {
         &self.displaced
     }
 
     /// Errors that did not prevent the hold.
-    #[must_use]
     pub fn warnings(&self) -> &[Error] {
         &self.warnings
+    }
+
+    /// Whether that lock cannot be taken with these options while this hold lasts, as far as the two tell: nothing is
+    /// read.
+    #[doc(hidden)]
+    #[cold]
+    pub fn excludes(&self, lock: &Lock, options: &Options) -> bool {
+        if self.store.path() != lock.store.path() {
+            return false;
+        }
+        let record = self.held.record();
+        let names = record.all_names().map(LockName::new);
+        let mut held = names.filter_map(Result::ok).map(|name| Want {
+            name,
+            mode: record.mode,
+        });
+        let (holder, asker) = (record.owner.as_deref(), options.owner.as_deref());
+        held.any(|held| {
+            let mut names = lock.names();
+            names.any(|name| {
+                let wanted = Want {
+                    name: name.clone(),
+                    mode: options.mode,
+                };
+                excludes(&held, holder, &wanted, asker)
+            })
+        })
+    }
+
+    /// The lock as this process knows it: nothing is read.
+    #[doc(hidden)]
+    #[cold]
+    pub fn status(&self) -> Status {
+        let record = self.held.record();
+        let evidence = if self.store.is_remote() {
+            Evidence::LeaseKept
+        } else {
+            Evidence::SameProcess
+        };
+        let mut verdict = Verdict::new(Reason::Alive, evidence);
+        verdict.pid = record.live.pid.or(record.taken_by);
+        verdict.pid_alive = Some(true);
+        verdict.age = Some(clock().saturating_sub(acquired(record)));
+        Status {
+            record: Some(record.clone()),
+            slot: self.held.slots().first().copied(),
+            ..with_verdict(&*self.store, &self.name, self.path().to_owned(), verdict)
+        }
     }
 
     /// Releases the lock and says whether it was still held. Dropping it does the same without a result.
@@ -119,7 +168,6 @@ impl Hold {
 
     /// Why a hold on etcd was lost, in words: which members did not answer, what was refused, or who has the lock now.
     /// `None`: in a directory, and if it has not been lost.
-    #[must_use]
     pub fn why_lost(&self) -> Option<String> {
         self.held.why_lost()
     }
@@ -140,7 +188,6 @@ impl Hold {
     /// When [`renew`](Self::renew) is due: an hour after the last heartbeat, after a third of the time
     /// to live, or, in [`Format::Memory`](crate::Format::Memory), after 8 s. Zero: now. Counted by a
     /// clock that does not stop while the machine is suspended.
-    #[must_use]
     pub fn renewal_due_in(&self) -> Duration {
         let record = self.held.record();
         let of_ttl = record
@@ -152,6 +199,13 @@ impl Hold {
         let renewed = record.live.renewed_boottime_ms;
         let last = renewed.map_or_else(|| acquired(record), Duration::from_millis);
         every.saturating_sub(clock().saturating_sub(last))
+    }
+
+    /// Keeps the directory of its store open together with another hold of that store. Whether they do now. From then
+    /// on one thread has to release both.
+    #[doc(hidden)]
+    pub fn share_directory(&mut self, other: &Self) -> bool {
+        self.held.share_directory(&*other.held)
     }
 
     /// Starts a command under this hold. Its PID is in the record before it is executed, and it
@@ -177,7 +231,6 @@ impl Hold {
     /// suspended; zero: no longer. `None`: no clock ends it. A hold on etcd lasts as long as its lease is
     /// kept: a thread of this process does that, and each confirmed renewal extends this time. After it,
     /// another process may have the lock.
-    #[must_use]
     pub fn valid_until(&self) -> Option<Duration> {
         let (_, at) = self.held.deadlines_ms()?;
         Some(Duration::from_millis(at).saturating_sub(clock()))
@@ -185,7 +238,6 @@ impl Hold {
 
     /// Whether another process has asked this one to end the work of this hold, in a store on etcd: the
     /// record says who. In a directory it is always `false`, because a process is told by a signal there.
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         self.held.is_broken()
     }
@@ -211,7 +263,6 @@ impl Hold {
     /// `ONEHOLD_SLOT` if it is shared, and `ONEHOLD_HOLDS` with this one added to those in `enclosing`. For a
     /// hold of several locks, names and files have one line each. `None`: the variable must be unset, because
     /// it would be that of an enclosing hold.
-    #[must_use]
     pub fn environment(&self, enclosing: Option<&str>) -> Vec<(&'static str, Option<String>)> {
         let held = &self.held;
         let record = held.record();
@@ -237,8 +288,12 @@ impl Hold {
     }
 
     fn end(&mut self) -> Result<ReleaseOutcome> {
-        let released = self.give_back(None, &mut |_| false);
         if self.history.is_some() {
+            let result = self.result_without_command(&Ok(ReleaseOutcome::Released));
+            self.will_end(result, None);
+        }
+        let released = self.release_or_keep(None, &mut |_| false);
+        if self.history.is_some() && !self.is_noted {
             let _ = self.write_end(self.result_without_command(&released), None);
         }
         released
@@ -251,7 +306,7 @@ impl Hold {
     /// # Errors
     /// The lock file cannot be removed or written.
     #[doc(hidden)]
-    pub fn give_back(
+    pub fn release_or_keep(
         &mut self,
         end: Option<CommandEnd>,
         goes_on: &mut dyn FnMut(&Error) -> bool,
@@ -264,7 +319,7 @@ impl Hold {
         self.place.take_if(|place| !place.leave_quietly());
         let released = match end {
             None => self.held.release(),
-            Some(end) => self.keep_or_release(end, goes_on),
+            Some(end) => self.keep_or_release_record(end, goes_on),
         };
         self.place = None;
         released
@@ -272,7 +327,7 @@ impl Hold {
 
     #[cold]
     #[inline(never)]
-    fn keep_or_release(
+    fn keep_or_release_record(
         &mut self,
         end: CommandEnd,
         goes_on: &mut GoesOn<'_>,
@@ -306,11 +361,29 @@ impl Hold {
         }
     }
 
-    /// Notes in the history how the hold has ended, if that is wanted. Returns an error that prevented it.
+    /// Says how the hold ends, before it is released: a store of several machines notes that with the release. Does
+    /// nothing for others, and without a history.
+    #[doc(hidden)]
+    #[cold]
+    #[inline(never)]
+    pub fn will_end(&mut self, result: HoldResult, end: Option<CommandEnd>) {
+        if self.store.keeps_journal() {
+            let end = self.past_hold(result, end, Utc::now());
+            self.is_noted = end.is_some_and(|end| self.held.note_end(end));
+        }
+    }
+
+    /// Who has broken it, of a store of several machines. `None`: nobody, or that is not known.
+    pub fn broken_by(&self) -> Option<String> {
+        self.held.broken_by()
+    }
+
+    /// Notes in the history how the hold has ended, if that is wanted, unless the store has done it with the release.
+    /// Returns an error that prevented it.
     #[doc(hidden)]
     #[must_use]
     pub fn note_end(&self, result: HoldResult, end: Option<CommandEnd>) -> Option<Error> {
-        self.history.as_ref()?;
+        self.history.as_ref().filter(|_| !self.is_noted)?;
         self.write_end(result, end)
     }
 
@@ -318,8 +391,23 @@ impl Hold {
     #[inline(never)]
     fn write_end(&self, result: HoldResult, end: Option<CommandEnd>) -> Option<Error> {
         let (journal, ended_at) = self.history.as_ref()?;
-        let hold = PastHold {
-            uid: process::own_uid(),
+        journal
+            .write(&self.past_hold(result, end, *ended_at)?)
+            .err()
+    }
+
+    /// `None`: it was not asked for with a history.
+    fn past_hold(
+        &self,
+        result: HoldResult,
+        end: Option<CommandEnd>,
+        ended_at: DateTime<Utc>,
+    ) -> Option<PastHold> {
+        let uid = process::own_uid();
+        let is_for_others = self.store.keeps_journal();
+        Some(PastHold {
+            uid,
+            user: uid.filter(|_| is_for_others).map(process::user_name),
             exit_code: end.and_then(|end| end.exit_code),
             signal: end.and_then(|end| end.signal),
             ..PastHold::of(
@@ -327,10 +415,9 @@ impl Hold {
                 &self.store.path(),
                 self.held.path(),
                 result,
-                *ended_at,
+                ended_at,
             )?
-        };
-        journal.write(&hold).err()
+        })
     }
 
     /// Writes what changes of its record.
@@ -404,7 +491,8 @@ pub(super) fn renewed(store: &dyn Backend, record: &Record, ttl: Option<Duration
 }
 
 /// A command could run on when its lease has ended.
-pub(super) const NEEDS_KEEPER: Error = Error::NotOnEtcd {
+pub(super) const NEEDS_KEEPER: Error = Error::NotOnServer {
+    engine: "remote",
     what: if cfg!(target_os = "linux") {
         "a command needs a process beside it that ends it in time: use `onehold run`"
     } else {
@@ -430,7 +518,7 @@ pub(super) fn spawn_error(source: io::Error, path: &Path, program: &str) -> Erro
             path: path.to_owned(),
         },
         Some(NOT_RECORDED) => Error::Io {
-            operation: Operation::WriteCommandPid,
+            operation: "write the command's pid to",
             path: path.to_owned(),
             source: io::Error::other("it was not executed"),
         },

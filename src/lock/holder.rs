@@ -7,7 +7,7 @@ use crate::decision::ownership::{Caller, is_nobodys};
 use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::observer::{descends_from, is_first_of_system, own_ancestry};
-use crate::record::{KILL_AFTER, Kind};
+use crate::record::{KILL_AFTER, Kind, Program, cut_command};
 use crate::status::Status;
 use crate::sys::work::may_be_signaled;
 use crate::sys::{ProcessState, process};
@@ -44,7 +44,7 @@ impl Holder {
     /// # Errors
     /// [`Error::NoSuchProcess`] if no process has it; the ID of a thread is not a PID.
     pub fn process(pid: u32) -> Result<Self> {
-        process_of(pid).map(Self::Process)
+        ProcessId::running(pid).map(Self::Process)
     }
 
     /// The process that a detached hold of the caller should follow: the script that called it, which
@@ -84,7 +84,6 @@ impl Holder {
     }
 
     /// The process that the hold ends with.
-    #[must_use]
     pub fn process_id(self) -> Option<ProcessId> {
         match self {
             Self::Process(process) | Self::Caller { process, .. } => Some(process),
@@ -139,9 +138,26 @@ fn base_name(path: &str) -> &str {
         .unwrap_or(name)
 }
 
+impl Program {
+    /// The program that this process runs now.
+    #[must_use]
+    pub fn of(process: ProcessId) -> Self {
+        Self {
+            pid: process.pid,
+            start: process.start,
+            command: cut_command(process::command_line(process.pid)),
+        }
+    }
+
+    /// Whether its process has ended, or that is not known.
+    pub fn has_ended(&self) -> bool {
+        let (pid, start) = (self.pid, self.start);
+        ProcessId { pid, start }.has_ended()
+    }
+}
+
 impl Caller {
     /// Whether the hold of `status` is this caller's. One whose holder has ended is nobody's.
-    #[must_use]
     pub fn owns(&self, status: &Status) -> bool {
         let record = status.record.as_ref();
         let record = record.filter(|_| !is_nobodys(&status.verdict));
@@ -155,7 +171,6 @@ impl Caller {
 impl Status {
     /// Whether the calling process descends from one that has locked the file without a record, or from a process
     /// of the `run` that holds it, whatever its environment says. A wait for it would never end.
-    #[must_use]
     pub fn is_locked_by_ancestor(&self) -> bool {
         let lockers = self.lockers.iter();
         let mut lockers = lockers.map(|locker| ProcessId::by_pid_alone(locker.pid));
@@ -167,54 +182,49 @@ impl Status {
     }
 }
 
-/// The name of the user of a running process, or the number of one without a name. `None`: it cannot be
-/// seen, or the system does not tell.
-#[must_use]
-pub fn user_of(pid: Pid) -> Option<String> {
-    process::user_of(pid).map(process::user_name)
-}
-
-/// Blocks until a process has ended.
-pub fn until_ended(process: ProcessId) {
-    while !wait_until_gone(process, Duration::from_hours(1)) {}
-}
-
-/// The process that started this one.
-///
-/// # Errors
-/// [`Error::ParentExited`], also if that cannot be told from a parent that is the first process of the
-/// system; [`Error::ParentOutside`]: of this PID namespace.
-#[cfg(unix)]
-pub fn parent() -> Result<ProcessId> {
-    let parent = std::os::unix::process::parent_id();
-    // Orphans are given to the first process. In a container that may as well have started this one.
-    if Pid::new(parent).is_some_and(is_first_of_system) {
-        return Err(Error::ParentExited);
+impl ProcessId {
+    /// The running process with a PID.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`].
+    pub fn running(pid: u32) -> Result<Self> {
+        let pid = Pid::new(pid).ok_or(Error::NoSuchProcess { pid })?;
+        let start = match process::presence(pid) {
+            ProcessState::Gone => return Err(Error::NoSuchProcess { pid: pid.get() }),
+            ProcessState::Alive { start } => start,
+            ProcessState::Unknown => None,
+        };
+        Ok(Self { pid, start })
     }
-    if parent == 0 {
-        return Err(Error::ParentOutside);
-    }
-    let found = process_of(parent);
-    // Otherwise it has exited meanwhile, and its PID may be another process's.
-    if std::os::unix::process::parent_id() == parent {
-        found
-    } else {
-        Err(Error::ParentExited)
-    }
-}
 
-/// A process by its PID.
-///
-/// # Errors
-/// [`Error::NoSuchProcess`].
-pub fn process_of(pid: u32) -> Result<ProcessId> {
-    let pid = Pid::new(pid).ok_or(Error::NoSuchProcess { pid })?;
-    let start = match process::presence(pid) {
-        ProcessState::Gone => return Err(Error::NoSuchProcess { pid: pid.get() }),
-        ProcessState::Alive { start } => start,
-        ProcessState::Unknown => None,
-    };
-    Ok(ProcessId { pid, start })
+    /// The process that started this one.
+    ///
+    /// # Errors
+    /// [`Error::ParentExited`], also if that cannot be told from a parent that is the first process of the
+    /// system; [`Error::ParentOutside`]: of this PID namespace.
+    #[cfg(unix)]
+    pub fn parent() -> Result<Self> {
+        let parent = std::os::unix::process::parent_id();
+        // Orphans are given to the first process. In a container that may as well have started this one.
+        if Pid::new(parent).is_some_and(is_first_of_system) {
+            return Err(Error::ParentExited);
+        }
+        if parent == 0 {
+            return Err(Error::ParentOutside);
+        }
+        let found = Self::running(parent);
+        // Otherwise it has exited meanwhile, and its PID may be another process's.
+        if std::os::unix::process::parent_id() == parent {
+            found
+        } else {
+            Err(Error::ParentExited)
+        }
+    }
+
+    /// Blocks until it has ended.
+    pub fn wait(self) {
+        while !wait_until_gone(self, Duration::from_hours(1)) {}
+    }
 }
 
 /// Waits until a process has ended, for at most `limit`; whether it has.
@@ -249,7 +259,6 @@ impl Status {
     /// How long to [wait for the command](Self::wait_for_command) of a displaced hold: 12 s, of which its wrapper
     /// has 2 s to notice the loss, and the command 10 s between TERM and KILL. 1 s if users can have written its
     /// record who may not signal that process: they can have named any.
-    #[must_use]
     pub fn time_to_exit(&self) -> Duration {
         let named = self.process_of_command().zip(self.author);
         match named {

@@ -4,18 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{TimeDelta, Utc};
-
 use super::options::{Options, milliseconds};
-use crate::backend::{BackOff, Backend, LockSnapshot, Patience};
+use crate::backend::{Asked, BackOff, Backend, LockSnapshot, Patience};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_break;
-use crate::decision::verdict::{Reason, State};
+use crate::decision::verdict::Reason;
 use crate::decision::{Asker, Judged, Key, Observer, Request, Revision, Until, Want, judge_found};
 use crate::error::{Error, Result};
-use crate::files::history::{HoldResult, PastHold};
-use crate::files::journal::{self, Action, Journal};
+use crate::files::journal::Journal;
 use crate::identity::{Pid, ProcessId};
+use crate::journal_line::{HoldResult, Line};
 use crate::name::LockName;
 use crate::open_file::Handle;
 use crate::record::{Format, Mode, Record};
@@ -103,60 +101,16 @@ impl Lock {
     }
 
     /// Its name. A path into a store is the name in that store.
-    #[must_use]
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// Writes a line into the journal, or returns a warning: what was done stays done.
-    pub(super) fn note(&self, action: Action, was: &Status, hold: Option<u64>) -> Option<Error> {
-        let event = journal::event(action, was, hold);
-        self.journal.write(&event).err()
-    }
-
-    /// Writes the end of a hold into the history, if it was asked for with one, or returns a warning. That of a
-    /// command whose lock stayed taken has been written already.
-    pub(super) fn note_end(&self, was: &Status, result: HoldResult) -> Option<Error> {
-        let record = was.record.as_ref()?;
-        if record.asked.is_none() || record.is_kept() {
-            return None;
-        }
-        self.write_end(was, record, result)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn write_end(&self, was: &Status, record: &Record, result: HoldResult) -> Option<Error> {
-        // When it was judged: nobody else could have the lock then. The age is the difference of two times that were
-        // cut to milliseconds, so it can be one too long.
-        let age = was.verdict.age?.saturating_sub(Duration::from_millis(1));
-        let judged_at = TimeDelta::from_std(age).ok();
-        let judged_at = judged_at.and_then(|age| record.renewed_at().checked_add_signed(age));
-        let judged_at = judged_at.unwrap_or_else(Utc::now);
-        // Whether it has expired is judged in whole milliseconds, so that it may have been just before.
-        let limit = was.verdict.expires_at;
-        let limit = limit.filter(|_| result == HoldResult::Expired);
-        let ended_at = limit.map_or(judged_at, |limit| limit.min(judged_at));
-        let hold = PastHold {
-            uid: was.uid,
-            ..PastHold::of(record, &self.store.path(), &was.path, result, ended_at)?
-        };
-        self.journal.write(&hold).err()
-    }
-
-    /// Notes the end of a hold that was found over, or broken.
-    pub(super) fn note_found(&self, was: &Status) -> Option<Error> {
-        self.note_end(was, result_of(was))
-    }
-
     /// The format that a new hold of it has.
-    #[must_use]
     pub fn format(&self) -> Format {
         self.store.format()
     }
 
     /// Whether its store is one of several machines, and not a directory.
-    #[must_use]
     pub fn is_remote(&self) -> bool {
         self.store.is_remote()
     }
@@ -180,20 +134,20 @@ impl Lock {
     /// The store cannot be reached, or refuses.
     #[doc(hidden)]
     #[cold]
-    pub fn give_back(&self, request: &[u8], history: bool) -> Result<bool> {
+    pub fn release_for_keeper(&self, request: &[u8], history: bool) -> Result<bool> {
         let own = Some(ProcessId::of(Pid::of_self()));
         let is_own = |hold: &&Status| hold.record.as_ref().and_then(Record::writer) == own;
         let status = history.then(|| self.inspect(None).ok()).flatten();
         let was = status.and_then(|status| status.all_holds().find(is_own).cloned());
-        let was_there = self.store.give_back(request)?;
-        if let Some(was) = was {
-            let _ = self.note_end(&was, HoldResult::Lost);
-        }
-        Ok(was_there)
+        let end = was.and_then(|was| self.end_of(&was, HoldResult::Lost));
+        let lines: Vec<Line> = end
+            .map(|end| Line::End(Box::new(end)))
+            .into_iter()
+            .collect();
+        self.store.release_for_keeper(request, &lines)
     }
 
     /// Its file.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.store.path_of(&self.name)
     }
@@ -224,6 +178,7 @@ impl Lock {
             replace: options.replace.clone(),
             skip_queue: options.skip_queue,
             keep_ms: None,
+            waits_until_ms: None,
             waits_beside: None,
             ticket: None,
             over: Vec::new(),
@@ -287,7 +242,7 @@ impl Lock {
 
     /// Fails if nobody else can change a hold of it.
     pub(super) fn ensure_changeable(&self) -> Result<()> {
-        match self.store.limits(&self.name).change {
+        match self.store.why_not(&self.name, Asked::Change) {
             Some(why_not) => Err(self.store.unsupported(why_not)),
             None => Ok(()),
         }
@@ -305,15 +260,5 @@ impl Lock {
             path: self.store.path_of_record(key),
             what,
         }
-    }
-}
-
-/// How a hold ended that was removed as it was found.
-pub(super) fn result_of(was: &Status) -> HoldResult {
-    match (was.verdict.state, was.verdict.reason) {
-        (State::Held | State::Overdue, _) => HoldResult::Broken,
-        (_, Reason::Expired) => HoldResult::Expired,
-        (_, Reason::Finished) => HoldResult::Exited,
-        _ => HoldResult::TakenOver,
     }
 }

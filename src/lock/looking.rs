@@ -9,7 +9,9 @@ use super::unfinished::{author, settle};
 use crate::backend::LockSnapshot;
 use crate::decision::ownership::Caller;
 use crate::decision::verdict::{Evidence, Reason, Verdict};
-use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found};
+use crate::decision::{
+    Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found, waits_from,
+};
 use crate::error::Result;
 use crate::files::provenance;
 use crate::name::LockName;
@@ -66,7 +68,9 @@ impl Lock {
                     std::mem::swap(&mut status, live);
                 }
                 status.others = others;
-                status.waiters = snapshot.waiters(self.name());
+                if !options.without_waiters {
+                    status.waiters = snapshot.waiters(self.name());
+                }
                 // On the heap: it is large, and several calls pass it on.
                 Ok(Box::new((status, judged)))
             })
@@ -124,6 +128,28 @@ impl Lock {
             waiters,
             ..first
         })
+    }
+
+    /// The holds that keep the hold of this lock waiting: one in the way of a waiter that runs inside of it, then one in
+    /// the way of a waiter inside of that one, and so on. If the last one is there twice, they wait for each other;
+    /// whether that ends by itself is not said. Changes nothing. Empty: nothing is known to wait.
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    #[cold]
+    pub fn waits_for(&self) -> Result<Vec<Status>> {
+        let request = self.request(&Options::new(), Asker::Caller);
+        let chain = self.store.look(|snapshot| {
+            for hold in self.holds(&request, snapshot)? {
+                let chain = waits_from(&hold, snapshot)?;
+                if !chain.is_empty() {
+                    return Ok(chain);
+                }
+            }
+            Ok(Vec::new())
+        })?;
+        let chain = chain.unwrap_or_default();
+        Ok(chain.iter().map(|hold| self.status(hold)).collect())
     }
 
     /// Whether the calling process runs under a live hold of this lock: it descends from a process of the hold,

@@ -33,13 +33,11 @@ impl Deref for PendingHold {
 
 impl PendingHold {
     /// What the hold follows.
-    #[must_use]
     pub fn holder(&self) -> Holder {
         self.holder
     }
 
     /// The lock as it will be found once this is confirmed.
-    #[must_use]
     pub fn status(&self) -> Status {
         let mut record = self.taken.held.record().clone();
         record.live = self.confirmed();

@@ -6,7 +6,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::attempt::Blocked;
 use crate::decision::verdict::Reason;
-use crate::describe::describe_holder;
+use crate::describe::{describe_deadlock, describe_holder};
 use crate::record::Format;
 use crate::terminal::escape;
 
@@ -15,6 +15,9 @@ use crate::terminal::escape;
 /// terminals.
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.deadlock.is_empty() {
+            return f.write_str(&describe_deadlock(&self.deadlock));
+        }
         let status = &*self.status;
         let record = status.record.as_ref();
         let is_theirs = status.verdict.reason != Reason::Reserved && !status.verdict.is_zombie();

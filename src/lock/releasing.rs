@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::hold::renewed;
-use super::lock::{Lock, result_of};
+use super::journal::result_of;
+use super::lock::Lock;
 use super::options::Options;
 use super::unfinished::settle;
 use crate::backend::{Change, Entry};
@@ -12,8 +13,8 @@ use crate::decision::ownership::{Caller, May, is_lost, may_release, may_renew};
 use crate::decision::verdict::State;
 use crate::decision::{Asker, Judged, Request};
 use crate::error::{Error, Result};
-use crate::files::history::HoldResult;
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
+use crate::journal_line::HoldResult;
 use crate::open_file::Handle;
 use crate::record::{Format, Record};
 use crate::status::Status;
@@ -76,13 +77,8 @@ impl Lock {
                 return Ok(Release::Free);
             };
             let status = Box::new(self.status(&own));
-            let result = match (may, status.verdict.state) {
-                (May::Lost, _) => HoldResult::Lost,
-                (_, State::Free | State::Zombie) => result_of(&status),
-                _ => HoldResult::Released,
-            };
             if matches!(may, May::Go | May::Lost) {
-                let _ = self.note_end(&status, result);
+                let _ = self.note_end(&status, result_of_release(may, &status));
             }
             return Ok(match may {
                 May::Go if status.verdict.state == State::Free => Release::Free,
@@ -114,11 +110,16 @@ impl Lock {
                 return Ok((Change::Nothing, NOTHING));
             };
             self.ensure_lock(&own)?;
+            let may = match may {
+                May::Go if is_lost(&own, snapshot)? => May::Lost,
+                may => may,
+            };
             Ok(match may {
-                May::Go if is_lost(&own, snapshot)? => {
-                    (Change::Remove(own.clone()), (May::Lost, Some(own)))
+                May::Go | May::Lost => {
+                    let result = |was: &Status| result_of_release(may, was);
+                    let lines = self.lines(&own, None, result);
+                    (Change::Remove(own.clone(), lines), (may, Some(own)))
                 }
-                May::Go => (Change::Remove(own.clone()), (may, Some(own))),
                 _ => (Change::Nothing, (may, Some(own))),
             })
         })?;
@@ -135,7 +136,7 @@ impl Lock {
         // Of a file, its record decides.
         if ttl.is_some() && self.is_remote() {
             let is_detached = true;
-            let had = (self.store.limits(self.name()).ttl)(ttl, is_detached);
+            let had = self.store.ttl(ttl, is_detached);
             had.map_err(|why_not| self.store.unsupported(why_not))?;
         }
         loop {
@@ -183,6 +184,15 @@ impl Lock {
             Ok((change, (may, Some(own))))
         })?;
         Ok(updated.unwrap_or(NOTHING))
+    }
+}
+
+/// How a hold ends that its holder gives back.
+fn result_of_release(may: May, was: &Status) -> HoldResult {
+    match (may, was.verdict.state) {
+        (May::Lost, _) => HoldResult::Lost,
+        (_, State::Free | State::Zombie) => result_of(was),
+        _ => HoldResult::Released,
     }
 }
 

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use super::cleanup::{Cleanup, sleep_until_ripe};
 use super::lock::Lock;
-use super::status;
 use super::unfinished::is_over;
+use super::{journal, status};
 use crate::backend::{Backend, ChangeWatch, Patience, sleep_for};
 use crate::decision::Judged;
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_clean_up;
 use crate::error::{Error, Result};
-use crate::files::history::{self, PastHold};
 use crate::files::journal::{Journal, ROTATE_AT};
 use crate::files::{Files, KnownLayout};
 use crate::flock::Flock;
 use crate::identity::Pid;
+use crate::journal_line::PastHold;
 use crate::name::LockName;
 use crate::observer::HostFacts;
 use crate::record::{Content, Format};
@@ -111,17 +111,40 @@ impl Store {
     #[cfg(feature = "etcd")]
     #[cold]
     #[inline(never)]
-    pub fn on_etcd(url: &str, access: &crate::etcd::EtcdAccess) -> Result<Self> {
-        let etcd = crate::etcd::Etcd::new(url, access)?;
-        let path = PathBuf::from(etcd.url());
+    pub fn on_etcd(url: &str, access: &crate::cluster::EtcdAccess) -> Result<Self> {
+        Ok(Self::on_server(crate::cluster::Cluster::on_etcd(
+            url, access,
+        )?))
+    }
+
+    /// A store on PostgreSQL: `postgres://USER@HOST:PORT,HOST:PORT/DATABASE/PREFIX`. Nothing is sent. Without a prefix it
+    /// is `/onehold`; other parts that are missing are those of `access`. The database needs a schema, which
+    /// `onehold doctor --create` makes.
+    ///
+    /// A hold of this process is kept as one [on etcd](Self::on_etcd).
+    ///
+    /// # Errors
+    /// [`Error::InvalidStore`].
+    #[cfg(feature = "postgres")]
+    #[cold]
+    #[inline(never)]
+    pub fn on_postgres(url: &str, access: &crate::cluster::PostgresAccess) -> Result<Self> {
+        Ok(Self::on_server(crate::cluster::Cluster::on_postgres(
+            url, access,
+        )?))
+    }
+
+    #[cfg(feature = "cluster")]
+    fn on_server(cluster: crate::cluster::Cluster) -> Self {
+        let path = PathBuf::from(cluster.url());
         // Without a home directory nothing is noted: a warning says so when there is something.
         let journal = Self::of_user();
         let journal = journal.map_or_else(|_| journal_in(PathBuf::new()), |store| store.journal);
-        Ok(Self {
+        Self {
             journal,
             path,
-            store: Arc::new(etcd),
-        })
+            store: Arc::new(cluster),
+        }
     }
 
     /// The store that the command line uses by default: `~/.local/state/onehold`, on Windows
@@ -168,32 +191,32 @@ impl Store {
     }
 
     /// The size in bytes from which its journal is moved to `events.jsonl.1`, and a new one begun: 1 MiB by
-    /// default. 0: nothing is noted.
+    /// default. 0: nothing is noted. Does not bound what a store of several machines keeps itself.
     pub fn journal_size(mut self, bytes: u64) -> Self {
         self.journal.rotate_at = bytes;
         self
     }
 
     /// The holds of this store that have ended, of those that were asked for with
-    /// [`Options::history`](crate::Options::history), the oldest first, as far as the journal reaches back. Of a
-    /// store on etcd those of this machine.
+    /// [`Options::history`](crate::Options::history), the oldest first, as far as the journal reaches back. A store of
+    /// several machines keeps those of all of them, bounded in number for each lock and in all.
     ///
     /// # Errors
     /// The journal cannot be read.
     pub fn history(&self) -> Result<Vec<PastHold>> {
-        history::of_store(&self.journal, &self.path, false)
+        journal::of_store(&*self.store, &self.journal, false)
     }
 
-    /// The holds that have ended since the journal was last moved: counts of them only grow until they restart.
+    /// The holds that have ended since the journal was last moved: counts of them only grow until they restart. In a
+    /// store of several machines, where a new one may replace the oldest, they are those of [`history`](Self::history).
     ///
     /// # Errors
     /// The journal cannot be read.
     pub fn recent_history(&self) -> Result<Vec<PastHold>> {
-        history::of_store(&self.journal, &self.path, true)
+        journal::of_store(&*self.store, &self.journal, true)
     }
 
     /// Waits for changes of the store.
-    #[must_use]
     pub fn watch(&self) -> StoreWatch {
         StoreWatch {
             store: Arc::clone(&self.store),
@@ -202,15 +225,20 @@ impl Store {
     }
 
     /// Its directory.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether it is a store of several machines, and not a directory.
-    #[must_use]
     pub fn is_remote(&self) -> bool {
         self.store.is_remote()
+    }
+
+    /// Calls this, at most once, if no server of a store of several machines has answered for about a second: with
+    /// what each of them says, and for how long they are tried in all. Not for a caller that waits for locks.
+    #[cfg(feature = "cluster")]
+    pub fn on_silence(&self, tell: fn(&str, Duration)) {
+        self.store.on_silence(tell);
     }
 
     /// A lock of this store, or the one at a path. A path that leads into a store is the lock of that
@@ -358,7 +386,10 @@ impl Store {
         let observer = self.store.host().observer();
         let removed = self.store.remove_many(&mut |now, found| {
             let judged = Judged::by(observer, found, max_age, &now);
-            Some(judged).filter(|judged| may_clean_up(&judged.verdict, true))
+            let judged = Some(judged).filter(|judged| may_clean_up(&judged.verdict, true))?;
+            let lock = self.lock(judged.found.key.name.clone()).ok()?;
+            let lines = lock.lines_of_removed(&judged);
+            Some((judged, lines))
         })?;
         for judged in removed {
             let lock = self.lock(judged.found.key.name.clone())?;
@@ -378,7 +409,7 @@ fn journal_in(store: PathBuf) -> Journal {
 /// The kind of store that has locks of a format in a directory.
 fn in_directory(directory: PathBuf, format: Format, host: Arc<HostFacts>) -> Arc<dyn Backend> {
     match format {
-        Format::Flock => Arc::new(Flock::new(directory, host)),
+        format if format.is_kernel_lock() => Arc::new(Flock::new(directory, host, format)),
         format => Arc::new(Files {
             store: directory,
             format,

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::identity::{Pid, ProcessId};
 use crate::record::Format;
 use crate::sys::QueuedSignal;
-use crate::sys::signal::SignalMask;
+use crate::sys::signal::{self, SignalMask};
 use crate::sys::start::{Program, Started};
 use crate::sys::work::{self, Author};
 
@@ -24,7 +24,7 @@ impl Hold {
         self.older = work::own_children();
         self.clear_command()?;
         let Some(recording) = recording(&*self.held)? else {
-            #[cfg(all(feature = "etcd", target_os = "linux"))]
+            #[cfg(all(feature = "cluster", target_os = "linux"))]
             if crate::sys::keeper::is_keeper() {
                 return self.start_kept(program, mask);
             }
@@ -61,7 +61,6 @@ impl Hold {
 
     /// Time until [`Hold::is_lost`] returns `true` unless the lease is renewed meanwhile. `None`: no clock
     /// decides.
-    #[must_use]
     pub fn lost_in(&self) -> Option<Duration> {
         let (at, _) = self.held.deadlines_ms()?;
         Some(Duration::from_millis(at).saturating_sub(clock()))
@@ -98,7 +97,7 @@ impl Hold {
     /// Goes on to end the work. See [`Ending::step`].
     pub fn step(&mut self, ending: &mut Ending) -> Remaining {
         let remaining = ending.step();
-        if remaining.is_told && !self.record().live.told {
+        if remaining.is_told && !self.held.record().live.told {
             // If this fails and this process is killed, the next one sends TERM again.
             let _ = self.write(|live| live.told = true);
         }
@@ -106,7 +105,7 @@ impl Hold {
     }
 
     /// Starts a command under a hold that a lease keeps, in the keeper, which ends with its command.
-    #[cfg(all(feature = "etcd", target_os = "linux"))]
+    #[cfg(all(feature = "cluster", target_os = "linux"))]
     #[cold]
     #[inline(never)]
     fn start_kept(&mut self, program: &mut Program, mask: &SignalMask) -> Result<Started> {
@@ -119,12 +118,17 @@ impl Hold {
     }
 }
 
-/// Whether a signal tells this process that its hold with this number is to be broken: its work is to be
-/// ended and the hold released. Nothing else sends TERM with a number.
-#[must_use]
-pub fn tells_to_break(received: QueuedSignal, hold: u64) -> bool {
-    received.value == Some(work::number_to_tell(hold))
-        || (received.has_lost_value && received.is_term())
+impl QueuedSignal {
+    /// Whether one has told it, which came when there was no queue yet.
+    pub fn has_told_to_break(hold: u64) -> bool {
+        signal::last_number() == Some(work::number_to_tell(hold))
+    }
+
+    /// Whether it tells this process that its hold with this number is to be broken: its work is to be
+    /// ended and the hold released. Nothing else sends TERM with a number.
+    pub fn tells_to_break(self, hold: u64) -> bool {
+        self.value == Some(work::number_to_tell(hold)) || (self.has_lost_value && self.is_term())
+    }
 }
 
 /// On Windows, looking whether a process has ended also records that it has.

@@ -14,7 +14,7 @@ use crate::identity::ProcessId;
 use crate::open_file::Handle;
 use crate::record::Record;
 use crate::status::Provenance;
-use crate::sys::work::{Author, Marks, wait_for_any};
+use crate::sys::work::{Author, Marks, tell_to_look, wait_for_any};
 
 /// Interval between two looks where no event wakes the caller.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -156,6 +156,17 @@ pub(super) fn author(judged: &Judged<Handle>) -> Author {
     let open = judged.found.handle.as_ref();
     let open = open.filter(|_| judged.record().is_none() || !is_from_elsewhere);
     open.map_or(Author::Unknown, |open| open.author())
+}
+
+/// Lets the process that kept this hold for a program, beside others, notice at once that it is gone. Without that it
+/// does within about a second.
+pub(super) fn tell_server(judged: &Judged<Handle>) {
+    let served = judged.record().filter(|record| record.is_served());
+    let is_alive = judged.verdict.pid_alive == Some(true);
+    let process = served.and_then(|record| record.live.process());
+    if let Some(process) = process.filter(|_| is_alive) {
+        let _ = tell_to_look(process, author(judged));
+    }
 }
 
 /// Whether the kernel lock of a record is taken; one that cannot be asked for counts as free where it

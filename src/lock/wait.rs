@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::options::milliseconds;
 use crate::backend::{BackOff, IDLE, Patience};
 use crate::status::Status;
 use crate::sys::directory::grow_fd_table;
-use crate::sys::process::boottime;
+use crate::sys::process::{boottime, boottime_milliseconds};
 
 /// Where nothing wakes a waiter, it looks again after this, doubling up to the second.
 const BACK_OFF: BackOff = BackOff {
@@ -60,6 +61,8 @@ pub struct Wait<'a> {
     /// `None`: as long as it takes; zero: not at all.
     limit: Option<Duration>,
     canceled: Option<&'a AtomicBool>,
+    /// A signal ends each sleep once it is canceled.
+    is_interrupted: bool,
     on_wait: Vec<(Duration, OnWait<'a>)>,
     on_decision: Option<OnDecision<'a>>,
     /// The last decision was to take the lock.
@@ -69,6 +72,10 @@ pub struct Wait<'a> {
     has_waited: bool,
     pub(super) max_waiting: MaxWaiting,
     pub(super) keeps_place: Option<Duration>,
+    /// What is in the way at the end is shown without its waiters.
+    pub(super) without_waiters: bool,
+    /// The callbacks are told the position in the queue.
+    pub(super) shows_position: bool,
     pub(super) back_off: BackOff,
 }
 
@@ -92,6 +99,7 @@ impl<'a> Wait<'a> {
         Self {
             limit,
             canceled: None,
+            is_interrupted: false,
             on_wait: Vec::new(),
             on_decision: None,
             is_taking: false,
@@ -103,6 +111,8 @@ impl<'a> Wait<'a> {
                 MaxWaiting::NoLimit
             },
             keeps_place: None,
+            without_waiters: false,
+            shows_position: false,
             back_off: BACK_OFF,
         }
     }
@@ -111,6 +121,14 @@ impl<'a> Wait<'a> {
     pub fn until_canceled(mut self, canceled: &'a AtomicBool) -> Self {
         self.canceled = Some(canceled);
         self
+    }
+
+    /// The same for a thread that whoever sets the flag interrupts by a signal, again and again until the attempt
+    /// returns: it looks at the flag only then.
+    #[doc(hidden)]
+    pub fn until_interrupted(mut self, canceled: &'a AtomicBool) -> Self {
+        self.is_interrupted = true;
+        self.until_canceled(canceled)
     }
 
     /// Does not wait behind so many others: the attempt is [blocked](crate::Blocked::waiting) at once. With 1,
@@ -151,6 +169,12 @@ impl<'a> Wait<'a> {
         self
     }
 
+    /// Tells the callbacks of [`on_wait`](Self::on_wait) the [position](Status::position) of the caller in the queue.
+    pub fn with_position(mut self) -> Self {
+        self.shows_position = true;
+        self
+    }
+
     /// Calls `callback` before the lock is taken, also in an attempt that does not wait. If the lock could not be
     /// taken and the attempt waits again, calls it once more, and so on. If it returns `false`, nothing is taken, and
     /// the attempt fails with [`Canceled`](crate::Error::Canceled). So a program whose waits can be ended from outside
@@ -177,19 +201,24 @@ impl<'a> Wait<'a> {
 
     /// How long it has waited for a holder, if at all.
     pub(crate) fn waited(&self) -> Option<Duration> {
-        self.elapsed().filter(|_| self.has_waited)
+        self.has_waited.then(|| self.elapsed())
     }
 
-    fn elapsed(&self) -> Option<Duration> {
-        Some(boottime().saturating_sub(self.started?))
+    /// Starts its clock, unless it runs.
+    pub(super) fn start(&mut self) {
+        self.started.get_or_insert_with(boottime);
     }
 
-    /// How long other processes may keep the store busy. The first call starts the clock.
-    pub(crate) fn patience(&mut self) -> Patience<'a> {
+    fn elapsed(&self) -> Duration {
+        let now = boottime();
+        now.saturating_sub(self.started.unwrap_or(now))
+    }
+
+    /// How long other processes may keep the store busy.
+    pub(crate) fn patience(&self) -> Patience<'a> {
         if !self.is_wanted() {
             return self.for_at_most(Patience::SHORT.at_most);
         }
-        self.started.get_or_insert_with(boottime);
         let left = self.left().map(|left| left.max(MIN_PATIENCE));
         self.for_at_most(left.unwrap_or(Duration::MAX))
     }
@@ -197,7 +226,7 @@ impl<'a> Wait<'a> {
     fn for_at_most(&self, at_most: Duration) -> Patience<'a> {
         Patience {
             at_most,
-            canceled: self.canceled,
+            canceled: self.canceled.filter(|_| !self.is_interrupted),
             is_of_waiter: self.is_wanted(),
         }
     }
@@ -212,9 +241,8 @@ impl<'a> Wait<'a> {
         if !self.is_wanted() && !is_ripening {
             return true;
         }
-        self.started.get_or_insert_with(boottime);
         self.has_waited = true;
-        let elapsed = self.elapsed().unwrap_or_default();
+        let elapsed = self.elapsed();
         if self.on_wait.iter().any(|(after, _)| *after <= elapsed) {
             // Before the caller starts threads: with them, growing the table takes milliseconds.
             let _ = grow_fd_table();
@@ -235,13 +263,19 @@ impl<'a> Wait<'a> {
     /// `None`: there is no callback.
     fn until_callback(&self) -> Option<Duration> {
         let after = self.on_wait.iter().map(|(after, _)| *after).min()?;
-        Some(after.saturating_sub(self.elapsed().unwrap_or_default()))
+        Some(after.saturating_sub(self.elapsed()))
     }
 
     /// `None`: no limit.
     fn left(&self) -> Option<Duration> {
-        let elapsed = self.elapsed().unwrap_or_default();
-        Some(self.limit?.saturating_sub(elapsed))
+        Some(self.limit?.saturating_sub(self.elapsed()))
+    }
+
+    /// When it ends, by the boot-time clock in milliseconds; without a limit `u64::MAX`.
+    pub(super) fn until_ms(&self) -> u64 {
+        self.left().map_or(u64::MAX, |left| {
+            boottime_milliseconds().saturating_add(milliseconds(left))
+        })
     }
 
     /// Whether the callback is due, or the wait is over: what is in the way is about to be shown.

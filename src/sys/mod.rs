@@ -6,7 +6,7 @@
 //! | `directory` | an open directory: an exclusive advisory lock on it, files that appear complete, exchange of two names, and whether the filesystem supports that reliably |
 //! | `process` | the identity of a process (PID, start, boot, PID namespace) and whether it is alive; uncertainty is never reported as death |
 //! | `signal` | stop and termination signals: blocked for a moment, queued, or used to end a wait |
-//! | `directory::lockers` | who holds the locks of flock(2) on a file, where the system tells |
+//! | `directory::lockers` | who holds the locks of flock(2) or fcntl(2) on a file, where the system tells |
 //! | `spawn`, `start` | a command that is on record before it runs, and that inherits the lock; `program`: by std, for all but Linux |
 //! | `wait` | sleep until a kernel lock is released, a process exits or a file changes |
 //! | `work` | the processes of a hold: all that its command has started, to be signaled and waited for |
@@ -16,16 +16,38 @@
 //! same names; what only Linux has is answered for the others by `not_linux`. All `unsafe` code of the
 //! project is below this module, but for the C function `main` of the static program.
 
+#![allow(
+    clippy::cast_lossless,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::needless_pass_by_ref_mut,
+    clippy::trivially_copy_pass_by_ref,
+    clippy::unnecessary_cast,
+    clippy::unnecessary_wraps,
+    clippy::unused_self,
+    clippy::useless_conversion,
+    reason = "types and signatures are those that some system needs"
+)]
+
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use self::directory::FileExt as _;
 use crate::identity::{Pid, ProcessId};
 
-#[cfg(not(all(feature = "etcd", target_os = "linux")))]
+/// Functions whose answer is always the same on a system, because it has no such thing.
+#[cfg(not(all(feature = "cluster", target_os = "linux")))]
+macro_rules! always {
+    ($($(#[$doc:meta])* $vis:vis $name:ident($($args:tt)*) -> $returned:ty = $answer:expr;)*) => {
+        $($(#[$doc])* $vis fn $name($($args)*) -> $returned { $answer })*
+    };
+}
+
+#[cfg(not(all(feature = "cluster", target_os = "linux")))]
 #[path = "no_keeper.rs"]
 pub(crate) mod keeper;
 #[cfg(not(target_os = "linux"))]
@@ -50,7 +72,7 @@ pub(crate) mod work;
 #[cfg(all(feature = "cli", not(target_os = "linux")))]
 pub(crate) use not_linux as memory;
 pub(crate) use recording::{Note, Recording};
-#[cfg(all(feature = "etcd", target_os = "linux"))]
+#[cfg(all(feature = "cluster", target_os = "linux"))]
 pub(crate) use system::keeper;
 #[cfg(all(feature = "cli", windows))]
 pub(crate) use system::stdio;
@@ -78,6 +100,15 @@ pub enum HowEnded {
     Killed,
 }
 
+/// By which call programs lock a file whose kernel lock is the lock. `impl` is that of each system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KernelLockCall {
+    /// flock(2), as flock(1) does.
+    Flock,
+    /// fcntl(2), the whole file.
+    Fcntl,
+}
+
 /// Whether there are locks of flock(2), which flock(1) takes.
 pub(crate) const HAS_FLOCK: bool = cfg!(unix);
 
@@ -96,7 +127,7 @@ pub(crate) const FILES_IGNORE_CASE: bool = cfg!(any(target_os = "macos", windows
 pub(crate) const SYMLINK: &str = "a symbolic link";
 
 /// Starts a thread that signals are not for.
-#[cfg(feature = "etcd")]
+#[cfg(feature = "cluster")]
 pub(crate) fn start_thread(
     name: &str,
     stack_size: usize,
@@ -108,7 +139,6 @@ pub(crate) fn start_thread(
 }
 
 /// Locks a mutex whose content is valid at any time, also if a thread has panicked that had it locked.
-#[cfg(feature = "etcd")]
 pub(crate) fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
@@ -187,10 +217,14 @@ pub(crate) enum Kind {
 }
 
 impl directory::Directory {
+    /// All names in the directory, in no order, with the type of each.
+    pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
+        self.read(|name, kind| Some((name.to_owned(), kind)))
+    }
+
     /// All names in the directory, in no order.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let entries = self.entries()?;
-        Ok(entries.into_iter().map(|(name, _)| name).collect())
+        self.read(|name, _| Some(name.to_owned()))
     }
 
     /// Puts a new file with these bytes in place of what has the name, whatever that is. For what each user of the
@@ -222,7 +256,6 @@ pub struct QueuedSignal {
 
 impl QueuedSignal {
     /// Whether it is SIGCHLD: a child has ended or stopped.
-    #[must_use]
     pub fn is_of_a_child(self) -> bool {
         self.signal == signal::SIGCHLD
     }
@@ -233,7 +266,6 @@ impl QueuedSignal {
     }
 
     /// Whether it is SIGTSTP: [`stop`](signal::stop) does what was asked for.
-    #[must_use]
     pub fn is_stop(self) -> bool {
         Some(self.signal) == signal::SIGTSTP
     }
@@ -249,6 +281,30 @@ pub(crate) enum ProcessState {
     },
     /// The kernel did not answer the question.
     Unknown,
+}
+
+impl Pid {
+    /// The command line of its process, empty if the system does not show it. Can block: Linux reads it from the
+    /// memory of that process.
+    pub fn command_line(self) -> Vec<String> {
+        process::command_line(self)
+    }
+
+    /// The working directory of its process. `None`: it may not be seen, as that of another user.
+    pub fn working_directory(self) -> Option<PathBuf> {
+        process::working_directory(self)
+    }
+
+    /// The name of the user of its process, or the number of one without a name. `None`: it cannot be seen, or
+    /// the system does not tell.
+    pub fn user(self) -> Option<String> {
+        process::user_of(self).map(process::user_name)
+    }
+
+    /// Whether the caller may signal its process. On Windows that is found out when it does.
+    pub fn may_be_signaled(self) -> bool {
+        process::may_signal(self)
+    }
 }
 
 impl ProcessId {

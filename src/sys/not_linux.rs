@@ -1,10 +1,5 @@
 //! What only Linux has, as other systems answer for it.
 
-#![allow(
-    clippy::unnecessary_wraps,
-    reason = "functions have the signatures that other systems need"
-)]
-
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,87 +10,52 @@ use chrono::{DateTime, Utc};
 use super::system::wait::{pause, until_gone};
 use super::system::work::Target;
 use super::work::{Listed, Look, Marks, select};
-use super::{FileId, Lockers, ProcessState};
+use super::{FileId, KernelLockCall, Lockers, ProcessState};
 use crate::identity::{Pid, ProcessId};
 
 /// The processes that hold a lock on an open file: the system does not tell.
-pub(crate) fn lockers<T>(_file: &T) -> Option<Lockers> {
+pub(crate) fn lockers<T>(_file: &T, _by: KernelLockCall) -> Option<Lockers> {
     None
 }
 
-/// The type of the filesystem that a directory is on: not asked for.
-pub(crate) fn type_of(_path: &Path) -> Option<String> {
-    None
-}
-
-/// What the clock read at boot: not asked for.
-pub(crate) fn clock_at_boot() -> Option<DateTime<Utc>> {
-    None
-}
-
-/// There are no mount namespaces.
-pub(crate) fn is_seen_by_few(_directory: &Path) -> bool {
-    false
-}
-
-/// The PID namespace of the caller: there is one.
-pub(crate) fn pid_namespace() -> Option<u64> {
-    Some(0)
-}
-
-/// There are no PID namespaces.
-pub(crate) fn is_container(_pid_namespace: u64) -> bool {
-    false
-}
-
-/// Not asked: to ask would change it.
-pub(crate) fn umask() -> Option<String> {
-    None
-}
-
-/// The processes of other users are visible.
-pub(crate) fn shows_all() -> bool {
-    true
-}
-
-/// There are no others.
-pub(crate) fn state_of_pid_namespace(_number: u64) -> Option<ProcessState> {
-    None
-}
-
-/// The user of a process: not asked for.
-pub(crate) fn user_of(_pid: Pid) -> Option<u32> {
-    None
-}
-
-/// The working directory of a process: not asked for.
-#[must_use]
-pub fn working_directory(_pid: Pid) -> Option<PathBuf> {
-    None
-}
-
-/// The least start of a process that was started at some time. Not known: the wall clock, which starts are
-/// counted by, may have been stepped since.
-pub(crate) fn least_start_after(_milliseconds: u64) -> Option<u64> {
-    None
-}
-
-/// Nothing to do: macOS has no such option, and on Windows a job keeps the descendants together.
-///
-/// # Errors
-/// None.
-pub fn adopt_orphans() -> io::Result<()> {
-    Ok(())
-}
-
-/// Not needed: the start shows which processes are older than the command, and those are not in a job.
-pub(crate) fn own_children() -> Vec<ProcessId> {
-    Vec::new()
-}
-
-/// Whether a process has these files open: the system is not asked, and numbers of files are stable.
-pub(crate) fn has_open(_process: ProcessId, _files: &[FileId]) -> bool {
-    false
+always! {
+    /// The type of the filesystem that a directory is on: not asked for.
+    pub(crate) type_of(_path: &Path) -> Option<String> = None;
+    /// What the clock read at boot: not asked for.
+    pub(crate) clock_at_boot() -> Option<DateTime<Utc>> = None;
+    /// There are no mount namespaces.
+    pub(crate) is_seen_by_few(_directory: &Path) -> bool = false;
+    /// The PID namespace of the caller: there is one.
+    pub(crate) pid_namespace() -> Option<u64> = Some(0);
+    /// There are no PID namespaces.
+    pub(crate) is_container(_pid_namespace: u64) -> bool = false;
+    /// Not asked: to ask would change it.
+    pub(crate) umask() -> Option<String> = None;
+    /// The processes of other users are visible.
+    pub(crate) shows_all() -> bool = true;
+    /// There are no others.
+    pub(crate) state_of_pid_namespace(_number: u64) -> Option<ProcessState> = None;
+    /// The user of a process: not asked for.
+    pub(crate) user_of(_pid: Pid) -> Option<u32> = None;
+    /// Whether a process does nothing but wait for its only child: not known.
+    pub(crate) waits_only_for(_parent: Pid, _child: Pid) -> bool = false;
+    /// The working directory of a process: not asked for.
+    pub(crate) working_directory(_pid: Pid) -> Option<PathBuf> = None;
+    /// The least start of a process that was started at some time. Not known: the wall clock, which starts are
+    /// counted by, may have been stepped since.
+    pub(crate) least_start_after(_milliseconds: u64) -> Option<u64> = None;
+    /// Nothing to do: macOS has no such option, and on Windows a job keeps the descendants together.
+    ///
+    /// # Errors
+    /// None.
+    pub adopt_orphans() -> io::Result<()> = Ok(());
+    /// Not needed: the start shows which processes are older than the command, and those are not in a job.
+    pub(crate) own_children() -> Vec<ProcessId> = Vec::new();
+    /// Whether a process has these files open: the system is not asked, and numbers of files are stable.
+    pub(crate) has_open(_process: ProcessId, _files: &[FileId]) -> bool = false;
+    /// Whether a command still has the descriptor of the lock file that it inherited: those of another process
+    /// are not listed.
+    pub(crate) command_holds(_pid: u32, _record: &File) -> bool = true;
 }
 
 /// Calls `each` for every live process of the work that is found in the list of all. `is_marked` looks at one
@@ -131,12 +91,6 @@ pub(crate) fn wait_for_any(processes: &[ProcessId], timeout: Duration) {
             let _ = pause(timeout.min(Duration::from_millis(20)));
         }
     }
-}
-
-/// Whether a command still has the descriptor of the lock file that it inherited: those of another process
-/// are not listed.
-pub(crate) fn command_holds(_pid: u32, _record: &File) -> bool {
-    true
 }
 
 /// Does nothing. On macOS, madvise(2) does not guarantee that dropped pages of a program are read from its

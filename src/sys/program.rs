@@ -46,13 +46,11 @@ impl Program {
     }
 
     /// As it was given.
-    #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
         self.0.get_program().to_string_lossy()
     }
 
     /// Starts it. Its child puts itself on record, has the signals of `mask` blocked, and executes.
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "128 bytes on Linux")]
     pub(crate) fn start(
         &mut self,
         recording: Recording<'_>,
@@ -65,7 +63,6 @@ impl Program {
 
 impl Started {
     /// Its pid, its own until it has been waited for.
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -72,6 +72,15 @@ pub(crate) fn tell_wrapper(wrapper: ProcessId, hold: u64, author: Author) -> io:
     target.tell_that_broken(hold)
 }
 
+/// Lets a process that holds locks for a program look at once whether they are still there.
+pub(crate) fn tell_to_look(holder: ProcessId, author: Author) -> io::Result<()> {
+    let Some(target) = Target::find(holder) else {
+        return Ok(());
+    };
+    target.ensure_may_be_signaled(author)?;
+    target.tell_to_look()
+}
+
 /// What a look at the work of a hold has found out.
 #[derive(Debug)]
 pub(crate) enum Look {

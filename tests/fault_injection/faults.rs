@@ -103,8 +103,8 @@ impl Task {
     }
 }
 
-/// The last call of Rust's runtime before `main` sets the handler of this signal.
-const SIGBUS: u64 = 7;
+/// The program ignores this signal before all else. What comes before is of the C library.
+const SIGPIPE: u64 = 13;
 const RT_SIGACTION: u64 = 13;
 const CLOSE: u64 = 3;
 
@@ -388,8 +388,8 @@ fn at_call(pid: Pid, task: &mut Task, fault: Fault, ended: &mut Ended) -> bool {
     }
     task.in_call = true;
     if !task.counts {
-        let sets_handler = registers.orig_rax == RT_SIGACTION && registers.rsi != 0;
-        task.counts = sets_handler && registers.rdi == SIGBUS;
+        let changes_action = registers.orig_rax == RT_SIGACTION && registers.rsi != 0;
+        task.counts = changes_action && registers.rdi == SIGPIPE;
         return false;
     }
     let calls = ended.calls.entry(task.role).or_default();

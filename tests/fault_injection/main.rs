@@ -609,7 +609,7 @@ fn common_invocations_stay_within_their_system_call_limits() {
             &["release", "x", "--force", "--yes"],
             // With the name of the user, for the journal, and the path of the store without links: one call for
             // each of its parts.
-            (146, 0),
+            (148, 0),
         ),
         (&[], &["check", "-q", "x"], (39, 0)),
         (

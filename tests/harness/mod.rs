@@ -22,6 +22,10 @@ pub mod hold;
 pub mod innocents;
 #[cfg(unix)]
 pub mod intervals;
+#[cfg(target_os = "linux")]
+pub mod machine;
+#[cfg(target_os = "linux")]
+pub mod ring;
 pub mod schema;
 pub mod seen;
 #[cfg(target_os = "linux")]

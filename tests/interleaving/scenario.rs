@@ -443,6 +443,9 @@ impl Place {
 fn without_details(text: &str, root: &Path) -> String {
     let text = text.replace(root.to_str().unwrap(), "DIR");
     let text = text.replace(&*hostname::get().unwrap().to_string_lossy(), "HOST");
+    // The program that starts the processes: this one, whose name has a digest.
+    let own = std::env::current_exe().unwrap();
+    let text = text.replace(&*own.file_name().unwrap().to_string_lossy(), "TESTS");
     let mut out = String::new();
     for character in text.trim().chars() {
         if character.is_ascii_digit() {

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use onehold::record::Kind;
 use onehold::repair::Break;
+use onehold::status::Kind;
 use onehold::status::Reason;
 
 #[cfg(target_os = "linux")]
@@ -145,11 +145,11 @@ fn blocked_attempt_returns_the_holder() {
     let claim = Options::new().message("nightly").owner("ops");
     let _hold = held(fixture.lock("x").hold(&claim, Wait::no()));
     let blocked = refused(fixture.lock("x").hold(&Options::new(), Wait::no()));
-    let record = blocked.status.record.as_ref().unwrap();
-    assert_eq!(record.message.as_deref(), Some("nightly"));
-    assert_eq!(record.owner.as_deref(), Some("ops"));
-    assert_eq!(record.kind, Kind::Process);
-    assert_eq!(record.taken_by.unwrap().get(), std::process::id());
+    let record = blocked.status.info().unwrap();
+    assert_eq!(record.message(), Some("nightly"));
+    assert_eq!(record.owner(), Some("ops"));
+    assert_eq!(record.kind(), Kind::Process);
+    assert_eq!(record.taken_by().unwrap().get(), std::process::id());
     assert_eq!(blocked.status.verdict.reason, Reason::Alive);
     assert!(blocked.waited.is_none());
 }
@@ -251,12 +251,12 @@ fn attempt_that_its_caller_does_not_let_go_on_takes_nothing() {
     let pending = |wait| fixture.lock("x").acquire(&owned, Holder::Lease, wait);
     held(pending(Wait::no())).confirm().unwrap();
     let longer = owned.clone().ttl(Duration::from_hours(1));
-    let before = fixture.lock("x").check(None).unwrap().record.unwrap();
+    let before = fixture.lock("x").check(None).unwrap();
     let wait = Wait::no().on_decision(|_| false);
     let attempt = fixture.lock("x").acquire(&longer, Holder::Lease, wait);
     assert!(matches!(attempt, Err(Error::Canceled)));
-    let after = fixture.lock("x").check(None).unwrap().record.unwrap();
-    assert_eq!(after.live.expires_at, before.live.expires_at);
+    let after = fixture.lock("x").check(None).unwrap();
+    assert_eq!(after.verdict.expires_at, before.verdict.expires_at);
 }
 
 #[test]
@@ -355,10 +355,10 @@ fn command_of_a_hold_is_recorded_as_its_holder() {
     let mut child = hold.spawn(&mut command).unwrap();
     let status = lock.check(None).unwrap();
     assert_eq!(
-        status.verdict.pid.map(onehold::record::Pid::get),
+        status.verdict.pid.map(onehold::status::Pid::get),
         Some(child.id())
     );
-    assert_eq!(status.record.unwrap().kind, Kind::Run);
+    assert_eq!(status.info().unwrap().kind(), Kind::Run);
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
     assert_eq!(hold.release().unwrap(), ReleaseOutcome::Released);
@@ -738,7 +738,7 @@ fn several_locks_are_one_hold() {
     for other in ["db", "cache"] {
         let status = fixture.lock(other).check(None).unwrap();
         assert_eq!(status.hold(), Some(hold.number()));
-        assert_eq!(status.record.unwrap().names, ["db", "cache"]);
+        assert_eq!(status.names(), ["db", "cache"]);
     }
     drop(hold);
     for other in ["db", "cache"] {

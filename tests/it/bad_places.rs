@@ -232,6 +232,13 @@ fn broken_run_says_so_although_no_signal_may_be_queued() {
 }
 
 /// Anybody may have written a line of the journal of a shared store.
+/// Leaves a run whose wrapper and then command were killed: until both have ended it is in the way.
+fn leave_zombie(env: &TestEnv, options: &str, name: &str) {
+    let script = format!("onehold run {options} {name} -- sh -c 'kill -KILL $PPID $$'");
+    let _ = output(&mut env.shell(&script));
+    wait_until("it is a zombie", || env.lock(name)["state"] == "zombie");
+}
+
 #[test]
 #[ignore = "needs strace"]
 fn paths_in_the_journal_are_not_followed() {
@@ -243,7 +250,7 @@ fn paths_in_the_journal_are_not_followed() {
     };
     with_history(&["run", "x", "--", "true"]);
     // A takeover, of which `check -v` tells.
-    let _ = output(&mut env.shell("onehold run x -- sh -c 'kill -KILL $PPID $$'"));
+    leave_zombie(&env, "", "x");
     with_history(&["run", "x", "--", "true"]);
     let journal = env.store().join(".onehold/events.jsonl");
     let written = fs::read_to_string(&journal).unwrap();
@@ -313,9 +320,7 @@ fn journal_of_a_small_store_leaves_room_for_locks() {
     let mut longest = 0;
     let long = "-m ".to_owned() + &"x".repeat(1_000);
     for _ in 0..60 {
-        let _ = output(&mut env.shell(&format!(
-            "onehold run {long} x -- sh -c 'kill -KILL $PPID $$'"
-        )));
+        leave_zombie(&env, &long, "x");
         let ended = env.output(["run", "x", "--", "true"]);
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(exit_code(ended.status), 0, "{said}");
@@ -332,7 +337,7 @@ fn journal_of_a_small_store_leaves_room_for_locks() {
     // A takeover needs space for both records.
     env.done(["break", "-y", "h0"]);
     env.done(["break", "-y", "h1"]);
-    let _ = output(&mut env.shell("onehold run x -- sh -c 'kill -KILL $PPID $$'"));
+    leave_zombie(&env, "", "x");
     for _ in 0..3 {
         let ended = env.output(["run", "x", "--", "true"]);
         assert_eq!(exit_code(ended.status), 0, "{ended:?}");
@@ -356,9 +361,7 @@ fn journal_of_a_small_store_leaves_room_beside_a_hold_that_is_being_ended() {
     run.kill();
     let long = "-m ".to_owned() + &"x".repeat(1_000);
     for _ in 0..60 {
-        let _ = output(&mut env.shell(&format!(
-            "onehold run {long} b -- sh -c 'kill -KILL $PPID $$'"
-        )));
+        leave_zombie(&env, &long, "b");
         assert_eq!(env.code(["run", "-w", "1ms", "a", "--", "true"]), 7);
         let ended = env.output(["run", "b", "--", "true"]);
         assert_eq!(exit_code(ended.status), 0, "{ended:?}");

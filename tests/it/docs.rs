@@ -68,11 +68,13 @@ fn definition() -> clap::Command {
 }
 
 /// The man pages that are written by hand.
-const BY_HAND: [&str; 6] = [
+const BY_HAND: [&str; 8] = [
     "onehold-config.5",
     "onehold-formats.5",
     "onehold-etcd.7",
     "onehold-flock.7",
+    "onehold-agents.7",
+    "onehold-postgres.7",
     "onehold-recipes.7",
     "onehold-states.7",
 ];
@@ -275,17 +277,23 @@ fn notices_name_each_library_at_its_version() {
     let notices = fs::read_to_string(root().join("packaging/NOTICES")).unwrap();
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let mut tree = Command::new(cargo);
-    tree.args(["tree", "--locked", "--offline", "--features", "etcd"])
-        .args([
-            "--edges",
-            "normal,no-proc-macro",
-            "--prefix",
-            "none",
-            "--format",
-            "{p}",
-        ])
-        .args(["--target", "x86_64-unknown-linux-musl"])
-        .current_dir(root());
+    tree.args([
+        "tree",
+        "--locked",
+        "--offline",
+        "--features",
+        "etcd,postgres",
+    ])
+    .args([
+        "--edges",
+        "normal,no-proc-macro",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ])
+    .args(["--target", "x86_64-unknown-linux-musl"])
+    .current_dir(root());
     let output = tree.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let linked = String::from_utf8(output.stdout).unwrap();
@@ -373,7 +381,7 @@ fn page(command: &clap::Command, called: &str, verb: &str, pages: &[String]) -> 
         table(&mut roff, "EXIT STATUS", &codes);
         roff.control("PP", []);
         roff.text([roman(
-            "The options of every command (--dir, --profile, --format, --json, -q, -v, --color), all exit \
+            "The options of every command (--dir, --project, --profile, --format, --json, -q, -v, --color), all exit \
              codes, files and environment are described in onehold(1).",
         )]);
     }
@@ -471,20 +479,20 @@ fn readme_is_short() {
 fn exit_code_table_is_complete() {
     use exit::Exit;
     for exit in [
-        Exit::Done,
-        Exit::Failed,
-        Exit::Usage,
-        Exit::NotHeld,
-        Exit::NotYours,
-        Exit::Zombie,
-        Exit::Locked,
-        Exit::TimedOut,
-        Exit::Lost,
-        Exit::RunFailed,
-        Exit::NotExecutable,
-        Exit::NotFound,
+        Exit::DONE,
+        Exit::FAILED,
+        Exit::USAGE,
+        Exit::NOT_HELD,
+        Exit::NOT_YOURS,
+        Exit::ZOMBIE,
+        Exit::LOCKED,
+        Exit::TIMED_OUT,
+        Exit::LOST,
+        Exit::RUN_FAILED,
+        Exit::NOT_EXECUTABLE,
+        Exit::NOT_FOUND,
     ] {
-        let code = exit.code().to_string();
+        let code = exit.0.to_string();
         let documented = doc_text::rows(exit::TABLE)
             .iter()
             .any(|(codes, _)| codes.split(", ").any(|known| known == code));

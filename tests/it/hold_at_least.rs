@@ -1,7 +1,5 @@
 //! `run --hold-at-least`: a lock that stays taken when its command has ended.
 
-use std::time::{Duration, Instant};
-
 use crate::harness::{
     CONTENDERS, Signal, TestEnv, exit_code, last_json_object, run_together, sorted_codes, time,
     wait_until,
@@ -27,7 +25,6 @@ fn assert_kept(env: &TestEnv, name: &str) {
 #[test]
 fn lock_stays_taken_and_says_how_its_command_ended() {
     let env = TestEnv::new();
-    let began = Instant::now();
     let script = "echo $ONEHOLD_HOLD > number; exit 3";
     let run = [
         "run",
@@ -42,7 +39,6 @@ fn lock_stays_taken_and_says_how_its_command_ended() {
         script,
     ];
     assert_eq!(env.code(run), 3);
-    assert!(began.elapsed() < Duration::from_secs(10));
     let number = std::fs::read_to_string(env.path("number")).unwrap();
     let number = number.trim();
     assert_eq!(env.check("x"), 6);

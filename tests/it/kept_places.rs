@@ -240,6 +240,23 @@ fn place_needs_an_owner_a_name_and_at_most_half_an_hour() {
 }
 
 #[test]
+fn place_without_an_owner_is_refused_also_where_the_lock_is_free() {
+    let env = TestEnv::new();
+    for verb in ["run", "acquire"] {
+        let words = [verb, "--keep-place", "1m", "x"];
+        let words = if verb == "run" {
+            [&words[..], &["--", "touch", "ran"]].concat()
+        } else {
+            words.to_vec()
+        };
+        let told = contains("a place in the queue is kept for an owner only: pass --owner");
+        env.onehold(words).assert().code(2).stderr(told);
+    }
+    assert!(!env.path("ran").exists());
+    assert_eq!(env.check("x"), 0);
+}
+
+#[test]
 fn wait_is_cut_by_the_limit_of_the_configuration() {
     let env = TestEnv::new();
     let config = env.write("own.toml", "[defaults]\nwait-limit = \"200ms\"\n");
@@ -313,7 +330,7 @@ fn waiters_whose_waits_are_cut_every_two_seconds_are_served_in_order_of_arrival(
                                 .any(|line| line.starts_with(&format!("{owner} ")));
                             is_killed = started.elapsed() > until && !is_served;
                         }
-                        if is_killed {
+                        if is_killed && !run.has_ended() {
                             run.signal(Signal::KILL);
                         }
                         run.finish()

@@ -41,9 +41,13 @@ mod properties;
 #[cfg(target_os = "linux")]
 mod bad_places;
 #[cfg(target_os = "linux")]
+mod cycles;
+#[cfg(target_os = "linux")]
 mod ending;
 #[cfg(unix)]
 mod examples;
+#[cfg(target_os = "linux")]
+mod fcntl;
 #[cfg(target_os = "linux")]
 mod flock;
 #[cfg(unix)]
@@ -72,3 +76,5 @@ mod shared_stores;
 mod stores_of_others;
 #[cfg(target_os = "linux")]
 mod stress;
+#[cfg(target_os = "linux")]
+mod wait;

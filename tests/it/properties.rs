@@ -183,9 +183,9 @@ proptest! {
         let status = lock.check(None).unwrap();
         prop_assert_eq!(status.verdict.state, State::Held);
         prop_assert_eq!(status.hold(), Some(hold.number()));
-        let record = status.record.unwrap();
-        prop_assert_eq!(record.owner.as_deref(), Some(&*owner));
-        prop_assert_eq!(record.message.as_deref(), Some(&*message));
+        let info = status.info().unwrap();
+        prop_assert_eq!(info.owner(), Some(&*owner));
+        prop_assert_eq!(info.message(), Some(&*message));
     }
 
     #[test]

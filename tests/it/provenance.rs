@@ -124,16 +124,7 @@ fn waiter_does_not_finish_in_a_copy_what_was_begun_in_the_original() {
     let env = TestEnv::new();
     let script = "trap 'echo TERM >> told' TERM; echo $$ > began; \
                   while test -e began && ! test -e end; do sleep 0.005; done";
-    let mut run = env.start([
-        "run",
-        "--kill-after",
-        "100ms",
-        "b",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ]);
+    let mut run = env.start(["run", "--kill-after", "3s", "b", "--", "sh", "-c", script]);
     wait_until("the command has begun", || env.lines("began") == 1);
     let command = env.pid_in("began");
     let record = env.store().join("b.lock");
@@ -142,11 +133,11 @@ fn waiter_does_not_finish_in_a_copy_what_was_begun_in_the_original() {
     wait_until("the work is being ended", || {
         fs::read_to_string(&record).is_ok_and(|text| text.contains("\"ending\""))
     });
-    run.kill();
     wait_until("the command was told", || env.lines("told") == 1);
+    run.kill();
     let copy = copy(&env, &["-r"]);
     let copy = copy.to_str().unwrap();
-    let waiter = env.code(["--dir", copy, "run", "-w", "1s", "b", "--", "true"]);
+    let waiter = env.code(["--dir", copy, "run", "-w", "5s", "b", "--", "true"]);
     assert_eq!(waiter, 7, "the hold in the copy counts");
     assert!(
         crate::harness::seen::runs(command),

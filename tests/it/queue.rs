@@ -554,6 +554,50 @@ fn path_lock_has_waiters_and_leaves_no_other_files() {
 
 #[cfg(target_os = "linux")]
 #[test]
+#[ignore = "needs strace: apt install strace"]
+fn quiet_calls_cost_as_much_behind_9_waiters_as_behind_one() {
+    /// A longer list of tickets.
+    const SLACK: usize = 2;
+    let env = TestEnv::new();
+    let _holder = env.hold(&["x"]);
+    let calls = |words: &str| {
+        let mut command = env.command("strace");
+        command.args(["-qq", "-o"]).arg(env.path("trace"));
+        command.arg(program()).args(words.split(' '));
+        assert_eq!(exit_code(command.status().unwrap()), 6);
+        env.lines("trace")
+    };
+    let all = ["check -q x", "run -q x -- true", "acquire -q x --ttl 1h"];
+    let _first = start_waiters(&env, 1);
+    let before = all.map(calls);
+    let _others = start_waiters(&env, CONTENDERS);
+    let after = all.map(calls);
+    for (words, (before, after)) in all.iter().zip(before.iter().zip(after)) {
+        assert!(after <= before + SLACK, "{words}: {before}, {after}");
+    }
+}
+
+/// A waiter for another lock keeps the directory of all queues.
+#[cfg(unix)]
+#[test]
+fn reservations_of_waiters_that_have_left_are_forgotten_once_there_are_many() {
+    let env = TestEnv::new();
+    let other = ["run", "-w", "forever", "other", "--", "sleep", "100"];
+    let _other = [env.start(other), env.start(other)];
+    wait_until("one waits", || env.number_of_waiters("other") == 1);
+    let mut most = 0;
+    for _ in 0..12 {
+        let _ = fs::remove_file(env.path("end"));
+        let mut waiters = start_with_stopped_first(&env, 1);
+        assert_eq!(try_run(&env), 6);
+        most = most.max(reservations(&env).len());
+        waiters[0].kill();
+    }
+    assert_eq!(most, 8);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 #[ignore = "takes a minute: starts a thousand waiters"]
 fn thousand_waiters_wake_every_five_seconds_and_a_release_wakes_at_most_two() {
     /// In 10 s a waiter looks twice whether the one ahead was stopped. A busy machine makes the 10 s longer.

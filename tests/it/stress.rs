@@ -504,12 +504,10 @@ fn critical_sections_never_overlap_under_random_kills_and_stops() {
     });
     let env = &workload.env;
     assert_eq!(innocents.end(env), [""; 0]);
-    let ended = Instant::now();
     for name in NAMES {
         let code = env.code(["run", name, "-w", "20s", "--", "true"]);
         assert_eq!(code, 0, "{name} is stuck");
     }
-    assert!(ended.elapsed() < Duration::from_secs(20));
     env.done(["cleanup"]);
     assert_eq!(env.left_in_store(), [""; 0]);
     let mut intervals = intervals(&fs::read_to_string(workload.log()).unwrap());

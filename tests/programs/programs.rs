@@ -15,6 +15,8 @@ mod at_work;
 mod common;
 #[cfg(target_os = "linux")]
 mod ending;
+#[cfg(target_os = "linux")]
+mod fcntl_lock;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod flawed_filesystem;
 #[cfg(target_os = "linux")]
@@ -24,6 +26,8 @@ mod portable;
 mod seen;
 #[cfg(target_os = "linux")]
 mod stress;
+#[cfg(target_os = "linux")]
+mod witnessed;
 
 use std::env;
 
@@ -43,6 +47,8 @@ fn main() {
         #[cfg(target_os = "linux")]
         "contender" => ending::contender(),
         #[cfg(target_os = "linux")]
+        "fcntl-lock" => fcntl_lock::obey(&words),
+        #[cfg(target_os = "linux")]
         "forks" => ending::forks(&words),
         #[cfg(target_os = "linux")]
         "link-again-and-again" => linking::link_again_and_again(&words),
@@ -50,6 +56,8 @@ fn main() {
         "nest" => linking::nest(&words),
         #[cfg(target_os = "linux")]
         "at-work" => at_work::section(&words),
+        #[cfg(target_os = "linux")]
+        "witnessed" => witnessed::section(&words),
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
         "flawed-filesystem" => flawed_filesystem::serve(&words[0], &words[1]),
         _ => panic!("{program} is not known here"),

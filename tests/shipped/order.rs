@@ -1,7 +1,7 @@
 //! The functions that the hot paths execute lie side by side in the shipped binary: each 64 KiB of text
 //! that are touched cost a page fault, and scattered over all of the text they are three times as many.
 //!
-//! `.cargo/hot-functions.ld` has their order, for the linker. To write it anew after `.ci/package`:
+//! `src/hot-functions.ld` has their order, for the linker. To write it anew after `.ci/package`:
 //!
 //! `BLESS=1 ONEHOLD_SHIPPED=… cargo test --test shipped hot_functions -- --ignored`
 
@@ -42,18 +42,11 @@ const WAIT: &str = "run -w 1m soon -- true";
 /// Where the linker puts them.
 const HOT: &str = ".text.hot";
 
-/// Constants without a name, which all functions use, apart from the tables of single ones.
-const CONSTANTS: &str = "SECTIONS {
-  .rodata.constants : { *(.rodata..L*) *(.rodata.str*) *(.rodata.cst*) }
-}
-INSERT BEFORE .rodata;
-";
-
 /// So much of what is executed lies there at least. A release of Rust renames some of its functions.
 const LEAST_SHARE: f64 = 0.95;
 
 fn order_file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(".cargo/hot-functions.ld")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/hot-functions.ld")
 }
 
 /// The directory of a target below `target/shipped`.
@@ -63,8 +56,8 @@ pub(crate) fn directory_of(target: &str) -> PathBuf {
     all.join(target)
 }
 
-/// The pattern for the linker that finds a function again in another build, for another processor: what
-/// stands for a crate is a hash of its source and its compiler.
+/// The pattern for the linker that finds a function again in another build, for another processor: hashes of its source
+/// and its compiler are left out.
 fn pattern(input: &str) -> String {
     let (file, section) = input.rsplit_once(":(").unwrap();
     let section = section.trim_end_matches(')');
@@ -73,6 +66,10 @@ fn pattern(input: &str) -> String {
         let object = file.rsplit(['/', '(']).next().unwrap();
         return format!("*{}(.text)", object.trim_end_matches(')'));
     }
+    // A generic function has one hash for each of its types.
+    if let Some((name, _hash)) = section.rsplit_once("17h") {
+        return format!("*({name}17h*)");
+    }
     // Of functions with one name all but the first one have a number.
     let numbered = section.rsplit_once('.');
     let name = numbered.filter(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit()));
@@ -80,8 +77,8 @@ fn pattern(input: &str) -> String {
     format!("*({name} {name}.*)")
 }
 
-/// Hashes of crates, and references back into the name, whose numbers depend on their lengths
-/// (rust-lang/rfcs 2603).
+/// The compiled standard library has names of a newer kind (rust-lang/rfcs 2603): hashes of crates, and references back
+/// into the name, whose numbers depend on their lengths.
 fn without_hashes(name: &str) -> String {
     let mut text = String::new();
     let mut rest = name;
@@ -188,7 +185,6 @@ fn script(order: &[String]) -> String {
         }
     }
     text.push_str("  }\n}\nINSERT BEFORE .text;\n");
-    text.push_str(CONSTANTS);
     text
 }
 

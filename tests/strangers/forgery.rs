@@ -199,7 +199,7 @@ const JSON: [&str; 34] = [
 ];
 
 /// Keys of records, tickets and lines that those of the template may lack.
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 37] = [
     "names",
     "mode",
     "owner",
@@ -212,6 +212,7 @@ const KEYS: [&str; 36] = [
     "supervised",
     "kill_after_ms",
     "die_with",
+    "program",
     "kernel_lock",
     "caller",
     "visible",

@@ -6,6 +6,12 @@ export type Duration = number | string;
 export interface StoreOptions {
   /** Directory of the store, or `etcd://HOSTS/PREFIX`. The default is `$ONEHOLD_DIR`, else `~/.local/state/onehold`. */
   dir?: string;
+  /** The same as `dir`. */
+  directory?: string;
+  /** Profile of the configuration, see onehold-config(5). */
+  profile?: string;
+  /** Format of new lock files, see onehold-formats(5). */
+  format?: string;
   /** Path of the program. The default is that of the platform package, else `onehold` on `PATH`. */
   program?: string;
 }
@@ -115,6 +121,8 @@ export interface LockObject {
   takeable: boolean;
   takeable_in_ms: number | null;
   kind: "run" | "hold" | "job" | "lease" | null;
+  /** The program that `pid` holds the lock for. */
+  program: Program | null;
   pid: number | null;
   pid_alive: boolean | null;
   wrapper_pid: number | null;
@@ -150,8 +158,17 @@ export interface LockObject {
   details: unknown;
 }
 
+export interface Program {
+  pid: number;
+  command?: string[];
+  /** Its start, in clock ticks since boot. */
+  start?: number;
+}
+
 export interface Waiter {
   position: number;
+  /** The program that `pid` waits for. */
+  program: Program | null;
   pid: number;
   hostname: string | null;
   owner: string | null;
@@ -169,6 +186,8 @@ export class LockError extends Error {
   code: string;
   /** The lock as it was found, with its holder. */
   readonly holder: LockObject | null;
+  /** PID of the program that holds the lock, on its host. */
+  pid: number | null;
   /** Host of the holder. */
   host: string | null;
   /** Time at which the holder acquired the lock. */
@@ -179,7 +198,7 @@ export class LockError extends Error {
 export class Locked extends LockError {}
 
 /** The time to wait is over. */
-export class TimedOut extends LockError {}
+export class TimedOut extends Locked {}
 
 /** The lock was lost before it was released. */
 export class Lost extends LockError {
@@ -189,11 +208,26 @@ export class Lost extends LockError {
 /** There is no program `onehold`. */
 export class NotFound extends LockError {}
 
-/** Takes a lock, or several together, and holds it until `release` is called or this process ends. */
+/**
+ * Takes a lock, or several together, and holds it until `release` is called or this process ends. One process,
+ * `onehold hold --serve`, holds all locks of this program, or of this worker thread.
+ */
 export function lock(names: string | readonly string[], options?: LockOptions): Promise<Hold>;
 
 /** Takes a lock as `lock` does, if that can be done without waiting; otherwise resolves with null. */
 export function tryLock(names: string | readonly string[], options?: TryLockOptions): Promise<Hold | null>;
+
+/**
+ * Takes a lock as `lock` does, calls `work`, and releases the lock once that has settled. Resolves with what `work` has
+ * returned. Rejects with what it has thrown, else with `Lost` if the lock was lost. Inside it, a wait without limit for
+ * the same lock rejects with `Locked` at once, since it would never end.
+ */
+export function withLock<T>(names: string | readonly string[], work: (hold: Hold) => T | PromiseLike<T>): Promise<T>;
+export function withLock<T>(
+  names: string | readonly string[],
+  options: LockOptions,
+  work: (hold: Hold) => T | PromiseLike<T>,
+): Promise<T>;
 
 /** Takes a lock for a limited time, even if this process ends first. */
 export function acquire(names: string | readonly string[], options: AcquireOptions): Promise<Lease>;

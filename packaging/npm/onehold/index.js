@@ -1,9 +1,9 @@
 // CommonJS for `import`, too: with a second copy as a module there would be two classes `Locked`.
 "use strict";
 
-const { spawn } = require("node:child_process");
+const { AsyncLocalStorage } = require("node:async_hooks");
 const { resolve: absolute } = require("node:path");
-const { createInterface } = require("node:readline");
+const { ask } = require("./server.js");
 
 class LockError extends Error {
   constructor(code, message, { holder = null, cause } = {}) {
@@ -13,12 +13,14 @@ class LockError extends Error {
     // Not shown with the stack: it has more than 40 keys.
     Object.defineProperty(this, "holder", { value: holder });
     this.host = holder?.hostname ?? null;
+    // Of the program, not of the `onehold` that holds the lock for it.
+    this.pid = holder?.program?.pid ?? holder?.pid ?? null;
     this.since = holder?.acquired_at ? new Date(holder.acquired_at) : null;
   }
 }
 
 class Locked extends LockError {}
-class TimedOut extends LockError {}
+class TimedOut extends Locked {}
 class NotFound extends LockError {}
 
 class Lost extends LockError {
@@ -50,48 +52,73 @@ function number(value) {
 }
 
 function yes(value) {
-  if (value === true) return null;
+  if (value === true) return true;
   throw new TypeError(`expected a boolean, not \`${value}\``);
 }
 
-const store = { dir: ["--dir", text] };
+const store = {
+  dir: ["dir", text],
+  directory: ["dir", text],
+  profile: ["profile", text],
+  format: ["format", text],
+};
+const leased = { ...store, hold: ["hold", number], ttl: ["ttl", duration] };
 const waiting = {
   ...store,
-  wait: ["--wait", wait],
-  maxWaiting: ["--max-waiting", number],
-  keepPlace: ["--keep-place", duration],
-  shared: ["--shared", yes],
-  slots: ["--slots", number],
-  ttl: ["--ttl", duration],
-  maxAge: ["--max-age", duration],
-  owner: ["--owner", text],
-  message: ["--message", text],
+  wait: ["wait", wait],
+  maxWaiting: ["max-waiting", number],
+  keepPlace: ["keep-place", duration],
+  shared: ["shared", yes],
+  slots: ["slots", number],
+  ttl: ["ttl", duration],
+  maxAge: ["max-age", duration],
+  owner: ["owner", text],
+  message: ["message", text],
 };
 
-// The words of the command line for `options`, of which `flags` has those that are for the program.
-function wordsOf(flags, others, options) {
-  const words = [];
+// The options of the program, each with its value or true, for `options`, of which `flags` has those that are for it.
+function optionsOf(flags, others, options) {
+  const converted = [];
   for (const [name, value] of Object.entries(options)) {
     if (!(name in flags) && !others.includes(name)) throw new TypeError(`unknown option \`${name}\``);
     if (!(name in flags) || value === undefined || value === null || value === false) continue;
     const [flag, convert] = flags[name];
     try {
-      const converted = convert(value);
-      words.push(converted === null ? flag : `${flag}=${converted}`);
+      converted.push([flag, convert(value)]);
     } catch (error) {
       throw new TypeError(`invalid option \`${name}\`: ${error.message}`);
     }
   }
-  return words;
+  return converted;
 }
 
-function namesOf(names) {
+const isPath = /^\.{0,2}\//;
+const isAbsolute = /^\/|:\/\//;
+
+// The members of the JSON object that asks for something, without its ID.
+function requestOf(command, names, flags, others, options, callers) {
+  const request = { command, names: listOf(names), caller: callers?.length === 1 ? callers[0] : callers };
+  for (const [flag, value] of optionsOf(flags, others, options)) {
+    request[flag.replaceAll("-", "_")] = value;
+  }
+  const { dir = "/", profile = process.env.ONEHOLD_PROFILE } = request;
+  const isRelative = profile !== undefined || !isAbsolute.test(dir) || request.names.some((name) => isPath.test(name));
+  if (isRelative) request.cwd = process.cwd();
+  const members = JSON.stringify(request).slice(1, -1);
+  // No text has half of a character, as those of a command line have none.
+  return members.includes("\\ud") ? JSON.stringify(request, wellFormed).slice(1, -1) : members;
+}
+
+function wellFormed(_, value) {
+  return typeof value === "string" ? value.replace(/\p{Surrogate}/gu, "\ufffd") : value;
+}
+
+function listOf(names) {
   const list = Array.isArray(names) ? names : [names];
   if (list.length === 0 || !list.every((name) => typeof name === "string")) {
     throw new TypeError("expected the name of a lock, or an array of names");
   }
-  // Not always: `acquire` takes what follows `--` for a command, unless it begins with a hyphen.
-  return list.some((name) => name.startsWith("-")) ? ["--", ...list] : list;
+  return list;
 }
 
 function quoted(names) {
@@ -125,36 +152,24 @@ function failure({ status, message, lock, error }) {
   return new Failure(error.code, message, { holder: lock });
 }
 
-function parsed(line) {
-  try {
-    return JSON.parse(line);
-  } catch {
-    return null;
-  }
-}
-
 // Why a hold has ended, where the program says it with one word.
 const causes = {
   signal: "the process that held it got a signal",
   stdin: "the pipe to the process that held it was closed",
 };
 
-function endOf(child) {
-  return child.signalCode ? `was killed by ${child.signalCode}` : `exited with ${child.exitCode}`;
-}
-
 class Hold {
-  #child;
+  #request;
   #end;
   #release;
 
-  constructor(child, end, held) {
+  constructor(request, end, held) {
     this.number = held.hold;
     this.slot = held.slot;
     this.slots = held.slots;
     this.file = held.file;
     this.displaced = held.displaced;
-    this.#child = child;
+    this.#request = request;
     this.#end = end;
     this.lost = new Promise((resolve) => end.then((loss) => loss && resolve(loss)));
   }
@@ -169,81 +184,98 @@ class Hold {
   }
 
   async #close() {
-    this.#child.ref();
-    this.#child.stdout.ref();
-    this.#child.stdin.end();
+    this.#request.release();
     const loss = await this.#end;
     if (loss) throw new Lost("LOST", loss.message, loss);
   }
 }
 
-// Errors are made in async functions, after an `await`, so that their stacks lead to the caller.
-async function lock(names, options = {}) {
-  const { program = installedProgram, signal, onWaiting } = options;
-  const words = [...wordsOf(waiting, ["program", "signal", "onWaiting"], options), ...namesOf(names)];
-  signal?.throwIfAborted();
-  const outcome = await new Promise((resolve) => {
-    // In a session of its own: a signal to the process group, as by Ctrl-C, is for the caller to handle, who still
-    // needs the lock while it cleans up. If the caller dies, the pipe ends.
-    const child = spawn(program, ["hold", "--json", ...words], { stdio: ["pipe", "pipe", "inherit"], detached: true });
+// Asks once. Resolves with what has come of it: a hold, or why there is none.
+function attempt(program, asked, names, { signal, onWaiting }) {
+  return new Promise((resolve) => {
     let ended;
     const end = new Promise((resolveEnd) => (ended = resolveEnd));
     let failed = null;
+    let hasWaited = false;
     const giveUp = (error) => {
       failed ??= { error };
-      child.kill();
+      request.release();
     };
     const abort = () => giveUp(signal.reason);
     signal?.addEventListener("abort", abort);
-    const settle = (value) => {
+    const settle = (outcome) => {
       signal?.removeEventListener("abort", abort);
-      resolve(value);
+      resolve(outcome);
     };
-    const take = (event) => {
+    const told = (event) => {
       switch (event.event) {
         case "waiting":
-          onWaiting?.({ position: event.position, holder: event.holder });
+          hasWaited = true;
+          try {
+            if (!failed) onWaiting?.({ position: event.position, holder: event.holder });
+          } catch (error) {
+            giveUp(error);
+          }
           break;
         case "failed":
-          failed ??= { answer: event };
+          settle(failed ?? { answer: event });
+          ended(null); // if it was held, the release found it gone
           break;
         case "held":
-          if (failed) break;
-          // A lock that is held does not keep a program running that is done.
-          for (const handle of [child, child.stdin, child.stdout]) handle.unref();
-          settle({ hold: new Hold(child, end, event) });
+          // If it was given up, it is released now.
+          if (!failed) settle({ hold: new Hold(request, end, event) });
           break;
         case "released":
         case "lost": {
           const { reason } = event;
-          if (reason === "stdin" && child.stdin.writableEnded) return ended(null); // by `release`
+          if (failed) settle(failed);
+          if (event.event === "released" && reason === "request") return ended(null);
           ended({ reason, message: event.message ?? `hold ${quoted(names)}: ${causes[reason] ?? reason}` });
         }
       }
     };
-    child.once("error", (notStarted) => settle({ notStarted }));
-    if (!child.stdin) return; // not started for want of descriptors: the error follows
-    child.stdin.on("error", () => {}); // stdout says why the program does not read
-    createInterface({ input: child.stdout }).on("line", (line) => {
-      const event = parsed(line);
-      if (!event) return giveUp(new LockError("PROGRAM_ENDED", `hold ${quoted(names)}: \`${program}\` printed no JSON`));
-      try {
-        take(event);
-      } catch (error) {
-        giveUp(error); // of `onWaiting`
-      }
-    });
-    child.once("close", () => {
-      const message = `hold ${quoted(names)}: \`${program}\` ${endOf(child)}`;
-      ended({ reason: "killed", message });
-      settle(failed ?? { message });
+    const request = ask(program, asked, {
+      told,
+      ended({ how, notStarted, hasAnswered }) {
+        const message = `hold ${quoted(names)}: \`${program}\` ${how}`;
+        ended({ reason: "killed", message });
+        // A server that was about to end when it was asked has not seen the request.
+        settle(failed ?? { notStarted, message, again: hasAnswered && !hasWaited });
+      },
     });
   });
+}
+
+function fixed(program) {
+  return program.includes("/") ? absolute(program) : program;
+}
+
+// The callers that hold locks around the code that runs, by `withLock`, the outermost first.
+const within = new AsyncLocalStorage();
+let lastCaller = 0;
+
+function callersHere() {
+  return [...(within.getStore() ?? []), ++lastCaller];
+}
+
+// Errors are made in async functions, after an `await`, so that their stacks lead to the caller.
+async function take(names, options, callers) {
+  const asked = requestOf("hold", names, waiting, ["program", "signal", "onWaiting"], options, callers);
+  const program = fixed(options.program ?? installedProgram);
+  let outcome;
+  do {
+    options.signal?.throwIfAborted();
+    outcome = await attempt(program, asked, names, options);
+  } while (outcome.again);
   if (outcome.hold) return outcome.hold;
   if (outcome.answer) throw failure(outcome.answer);
   if (outcome.notStarted) throw notStarted(program, outcome.notStarted);
   if (outcome.message) throw new LockError("PROGRAM_ENDED", outcome.message);
   throw outcome.error;
+}
+
+async function lock(names, options = {}) {
+  return take(names, options, callersHere());
 }
 
 async function tryLock(names, options = {}) {
@@ -256,20 +288,52 @@ async function tryLock(names, options = {}) {
   }
 }
 
-// The answer of a command that does not hold: one JSON object, whatever the exit status is.
-async function answerOf(command, words, { program = installedProgram, signal }) {
-  const child = spawn(program, [command, "--json", ...words], { stdio: ["ignore", "pipe", "inherit"] });
-  const abort = () => child.kill();
-  signal?.addEventListener("abort", abort);
-  let output = "";
-  child.stdout?.setEncoding("utf8").on("data", (text) => (output += text));
-  const error = await new Promise((resolve) => child.once("error", resolve).once("close", () => resolve(null)));
-  signal?.removeEventListener("abort", abort);
-  if (error) throw notStarted(program, error);
-  const answer = parsed(output);
-  if (answer) return answer;
-  if (signal?.aborted) throw signal.reason;
-  throw new LockError("PROGRAM_ENDED", `${command}: \`${program}\` ${endOf(child)}`);
+async function withLock(names, options, work) {
+  if (typeof options === "function") [options, work] = [{}, options];
+  if (typeof work !== "function") throw new TypeError(`expected a function to call under the lock, not \`${work}\``);
+  const callers = callersHere();
+  const hold = await take(names, options, callers);
+  let result;
+  try {
+    result = await within.run(callers, work, hold);
+  } catch (error) {
+    await hold.release().catch((lost) => {
+      // It is not to hide what `work` has thrown.
+      if (error instanceof Error && error.cause === undefined && Object.isExtensible(error)) error.cause = lost;
+    });
+    throw error;
+  }
+  await hold.release();
+  return result;
+}
+
+// Asks once for what holds nothing while it is answered. Resolves with the answer, of a failure too, or why there is
+// none.
+function question(program, asked, signal) {
+  return new Promise((resolve) => {
+    const abort = () => request.release();
+    const settle = (outcome) => {
+      signal?.removeEventListener("abort", abort);
+      resolve(outcome);
+    };
+    const request = ask(program, asked, {
+      told: (event) => event.event !== "waiting" && settle({ answer: event }),
+      ended: settle,
+    });
+    signal?.addEventListener("abort", abort);
+  });
+}
+
+async function answerOf(command, asked, { program = installedProgram, signal }) {
+  for (;;) {
+    const { answer, how, notStarted: error, code, hasAnswered } = await question(program, asked, signal);
+    if (answer) return answer;
+    if (error) throw notStarted(program, error);
+    if (signal?.aborted) throw signal.reason;
+    // One that was killed may have done it already. One that has ended by itself has answered what it has done.
+    const mayRepeat = hasAnswered && (code === 0 || command === "check" || command === "renew");
+    if (!mayRepeat) throw new LockError("PROGRAM_ENDED", `${command}: \`${program}\` ${how}`);
+  }
 }
 
 class Lease {
@@ -277,7 +341,7 @@ class Lease {
   #options;
   #release;
 
-  constructor(answer, { dir, program }) {
+  constructor(answer, { dir, directory, program }) {
     const { lock } = answer;
     this.number = answer.hold;
     this.slot = lock.slot;
@@ -286,8 +350,8 @@ class Lease {
     this.expiresAt = new Date(lock.expires_at);
     this.displaced = answer.displaced ?? null;
     // Neither depends on the current directory, which may change.
-    this.#name = /^\.{0,2}\//.test(lock.name) ? lock.path : lock.name;
-    this.#options = { dir: lock.store.startsWith("/") ? lock.store : dir, program };
+    this.#name = isPath.test(lock.name) ? lock.path : lock.name;
+    this.#options = { dir: lock.store.startsWith("/") ? lock.store : dir ?? directory, program };
   }
 
   async renew({ ttl } = {}) {
@@ -318,8 +382,8 @@ class Lease {
 
   async #run(command, options) {
     const { dir } = this.#options;
-    const words = [`--hold=${this.number}`, ...wordsOf(waiting, [], { dir, ...options }), ...namesOf(this.#name)];
-    const answer = await answerOf(command, words, this.#options);
+    const asked = requestOf(command, this.#name, leased, [], { dir, hold: this.number, ...options });
+    const answer = await answerOf(command, asked, this.#options);
     if (answer.success) return answer;
     const { code } = answer.error;
     if (code !== "NOT_HELD" && code !== "NOT_OWNER") throw failure(answer);
@@ -330,23 +394,28 @@ class Lease {
 async function acquire(names, options) {
   if (!options?.ttl) throw new TypeError("missing option `ttl`: a lease ends when it expires");
   const { signal } = options;
-  const words = [...wordsOf(waiting, ["program", "signal"], options), ...namesOf(names)];
+  const asked = requestOf("acquire", names, waiting, ["program", "signal"], options, callersHere());
   signal?.throwIfAborted();
-  const program = options.program?.includes("/") ? absolute(options.program) : options.program;
-  const answer = await answerOf("acquire", words, { program, signal });
+  const program = options.program && fixed(options.program);
+  const answer = await answerOf("acquire", asked, { program, signal });
   if (!answer.success && !signal?.aborted) throw failure(answer);
   const lease = answer.success ? new Lease(answer, { ...options, program }) : null;
   if (!signal?.aborted) return lease;
-  await lease?.release().catch((error) => {
-    if (!(error instanceof Lost)) throw error;
-  });
+  // One that the owner had before stays.
+  if (!answer.repeated) {
+    await lease?.release().catch((error) => {
+      if (!(error instanceof Lost)) throw error;
+    });
+  }
   throw signal.reason;
 }
 
 async function check(name, options = {}) {
-  const answer = await answerOf("check", [...wordsOf(store, ["program"], options), ...namesOf(name)], options);
+  const asked = requestOf("check", name, store, ["program"], options);
+  const program = options.program && fixed(options.program);
+  const answer = await answerOf("check", asked, { program });
   if (!answer.success) throw failure(answer);
   return answer.lock;
 }
 
-module.exports = { lock, tryLock, acquire, check, programPath, LockError, Locked, TimedOut, Lost, NotFound };
+module.exports = { lock, tryLock, withLock, acquire, check, programPath, LockError, Locked, TimedOut, Lost, NotFound };

@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
-import { open, rm, writeFile } from "node:fs/promises";
+import { readFile, rm, writeFile } from "node:fs/promises";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import test from "node:test";
+import { setImmediate as turn } from "node:timers/promises";
 import { acquire, check, lock, Locked, LockError, Lost, NotFound, programPath, TimedOut, tryLock } from "onehold";
 import { newDirectory, onehold, run, soon, startScript, until, waiters } from "./store.mjs";
 
@@ -43,8 +44,8 @@ test("a dead hold that the configuration does not take over is refused with Lock
   const hold = await lock("a", { dir });
   process.kill((await check("a", { dir })).pid, "SIGKILL");
   await soon(hold.lost);
-  for (const refused of [lock("a", { dir, program }), acquire("a", { dir, program, ttl: "1m" })]) {
-    const error = await refused.catch((error) => error);
+  for (const take of [() => lock("a", { dir, program }), () => acquire("a", { dir, program, ttl: "1m" })]) {
+    const error = await take().catch((error) => error);
     assert.deepEqual([error.constructor, error.code, error.holder.hold], [Locked, "ZOMBIE", hold.number]);
   }
   assert.equal(await tryLock("a", { dir, program }), null);
@@ -56,7 +57,7 @@ test("a wait ends with TimedOut, in milliseconds and with a unit", async (t) => 
   for (const wait of [100, "100ms", "0.1s"]) {
     const began = performance.now();
     const error = await lock("a", { dir, wait }).catch((error) => error);
-    assert.ok(error instanceof TimedOut && !(error instanceof Locked));
+    assert.ok(error instanceof TimedOut && error instanceof Locked);
     assert.deepEqual([error.code, error.holder.hold], ["TIMEOUT", hold.number]);
     assert.ok(performance.now() - began >= 100);
   }
@@ -117,16 +118,15 @@ for (const [signal, reason] of [["SIGKILL", "killed"], ["SIGTERM", "signal"]]) {
 
 test("the end of stdin is a loss unless `release` was called", async (t) => {
   const dir = newDirectory(t);
-  const fifo = join(dir, "stdin");
-  await run("mkfifo", [fifo]);
-  const program = join(dir, "onehold-with-another-stdin");
-  await writeFile(program, `#!/bin/sh\nexec '${programPath()}' "$@" <'${fifo}'\n`, { mode: 0o755 });
-  const writer = await open(fifo, "r+");
+  const pid = join(dir, "pid");
+  const program = join(dir, "onehold-behind-another-pipe");
+  const script = `#!/bin/sh\nexec 2>/dev/null\nsh -c 'echo $$ >"$1"; exec cat' sh '${pid}' | '${programPath()}' "$@"\n`;
+  await writeFile(program, script, { mode: 0o755 });
   const hold = await lock("a", { dir, program });
-  await writer.close();
+  process.kill(Number(await readFile(pid, "utf8")), "SIGKILL");
   assert.deepEqual(await soon(hold.lost), { reason: "stdin", message: "hold `a`: the pipe to the process that held it was closed" });
   await assert.rejects(hold.release(), { name: "Lost", reason: "stdin" });
-  await (await tryLock("a", { dir })).release();
+  await (await lock("a", { dir, wait: "20s" })).release();
 });
 
 test("`release` notices a loss that the event loop has not seen", async (t) => {
@@ -206,8 +206,9 @@ test("a wait that is aborted as it gets the lock holds it or leaves it free", as
   for (let round = 0; round < 80; round++) {
     const controller = new AbortController();
     const locked = lock("a", { dir, signal: controller.signal });
-    if (round % 8) setTimeout(() => controller.abort(), round % 8);
-    else controller.abort();
+    locked.catch(() => {});
+    for (let turns = 0; turns < round % 8; turns++) await turn();
+    controller.abort();
     try {
       await (await locked).release();
       held++;
@@ -265,11 +266,13 @@ test("a program that is missing, that is not onehold, and that is killed", async
   await assert.rejects(lock("a", { dir, program: "/bin/true" }), { code: "PROGRAM_ENDED", message: "hold `a`: `/bin/true` exited with 0" });
   await assert.rejects(lock("a", { dir, program: "/bin/echo" }), { code: "PROGRAM_ENDED", message: "hold `a`: `/bin/echo` printed no JSON" });
   const hold = await lock("a", { dir });
-  const waiting = lock("a", { dir, wait: "20s" }).catch((error) => error);
-  await until(async () => (await waiters("a", dir)) === 1);
+  let waits;
+  const told = new Promise((resolve) => (waits = resolve));
+  const waiting = lock("a", { dir, wait: "20s", onWaiting: waits }).catch((error) => error);
+  await told;
   process.kill((await check("a", { dir })).waiters[0].pid, "SIGKILL");
   assert.match((await waiting).message, /^hold `a`: `.*` was killed by SIGKILL$/);
-  await hold.release();
+  await assert.rejects(hold.release(), { name: "Lost", reason: "killed" });
 });
 
 test("no descriptors left is an error, and not the end of the program", async (t) => {
@@ -287,4 +290,19 @@ test("no descriptors left is an error, and not the end of the program", async (t
   `;
   const script = startScript(t, source, { words: [newDirectory(t)] });
   assert.deepEqual([await script.next(), await script.next(), await script.next()], ["EMFILE", "EMFILE", "released"]);
+});
+
+test("the program is named as the holder, and the store, the profile and the format are options", async (t) => {
+  const dir = newDirectory(t);
+  const hold = await lock("a", { directory: dir, message: "m" });
+  const error = await lock("a", { dir }).catch((error) => error);
+  assert.ok(error instanceof Locked);
+  assert.equal(error.pid, process.pid);
+  assert.match(error.message, new RegExp(`is held by process ${process.pid} \\(.*, through onehold \\d+, since `));
+  await hold.release();
+  const path = join(dir, "app.pid");
+  const file = await lock(path, { format: "pid" });
+  assert.equal((await check(path, { format: "pid" })).format, "pid");
+  await file.release();
+  await assert.rejects(lock("a", { dir, profile: "none" }), { code: "USAGE" });
 });

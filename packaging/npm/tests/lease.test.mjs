@@ -115,18 +115,37 @@ test("a process that is killed while it waits for a lease gets none", async (t) 
 test("a lease whose signal is aborted before the program answers rejects with the reason", async (t) => {
   const dir = newDirectory(t);
   const program = join(dir, "onehold-without-answer");
-  await writeFile(program, "#!/bin/sh\nexec sleep 60\n", { mode: 0o755 });
+  const script = `until [ -e '${dir}/aborted' ]; do sleep 0.01; done\nexec '${programPath()}' "$@"\n`;
+  await writeFile(program, `#!/bin/sh\n${script}`, { mode: 0o755 });
   const controller = new AbortController();
   const acquired = acquire("a", { dir, program, ttl: "1m", signal: controller.signal }).catch((error) => error);
   const reason = new Error("enough");
   controller.abort(reason);
+  await writeFile(join(dir, "aborted"), "");
   assert.equal(await acquired, reason);
+  assert.equal((await check("a", { dir })).state, "free");
+});
+
+test("an extension that is aborted leaves the lease that was held before", async (t) => {
+  const dir = newDirectory(t);
+  const lease = await acquire("a", { dir, ttl: "1m", owner: "o" });
+  const program = join(dir, "onehold-that-answers-late");
+  const late = `{ until [ -e '${dir}/aborted' ]; do sleep 0.01; done; cat; }`;
+  await writeFile(program, `#!/bin/sh\n'${programPath()}' "$@" | ${late}\n`, { mode: 0o755 });
+  const controller = new AbortController();
+  const extended = acquire("a", { dir, program, ttl: "1h", owner: "o", signal: controller.signal }).catch((error) => error);
+  await until(async () => (await check("a", { dir })).ttl_seconds === 3600);
+  controller.abort();
+  await writeFile(join(dir, "aborted"), "");
+  assert.equal(await extended, controller.signal.reason);
+  assert.equal((await check("a", { dir })).hold, lease.number);
 });
 
 for (const broken of [false, true]) test(`a lease that was acquired${broken ? " and broken" : ""} as its wait is aborted is released`, async (t) => {
   const dir = newDirectory(t);
-  const program = join(dir, "onehold-that-ignores-term");
-  await writeFile(program, `#!/bin/sh\ntrap "" TERM\n'${programPath()}' "$@"\nuntil [ -e '${dir}/aborted' ]; do sleep 0.01; done\n`, { mode: 0o755 });
+  const program = join(dir, "onehold-that-answers-late");
+  const late = `{ until [ -e '${dir}/aborted' ]; do sleep 0.01; done; cat; }`;
+  await writeFile(program, `#!/bin/sh\n'${programPath()}' "$@" | ${late}\n`, { mode: 0o755 });
   const controller = new AbortController();
   const acquired = acquire("a", { dir, program, ttl: "1m", signal: controller.signal }).catch((error) => error);
   await until(async () => (await check("a", { dir })).state === "held");

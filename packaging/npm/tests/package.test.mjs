@@ -21,7 +21,7 @@ async function succeed(...words) {
 
 test("`import` and `require` give the same functions and classes", () => {
   const required = createRequire(import.meta.url)("onehold");
-  const names = ["LockError", "Locked", "Lost", "NotFound", "TimedOut", "acquire", "check", "lock", "programPath", "tryLock"];
+  const names = ["LockError", "Locked", "Lost", "NotFound", "TimedOut", "acquire", "check", "lock", "programPath", "tryLock", "withLock"];
   assert.deepEqual(Object.keys(required).sort(), names);
   for (const name of names) assert.equal(imported[name], required[name]);
 });
@@ -112,7 +112,7 @@ test("the command is the program itself, and `acquire` holds for the script that
 });
 
 const program = `
-import { acquire, check, Hold, Lease, lock, Locked, LockError, LockObject, Lost, NotFound, programPath, TimedOut, tryLock } from "onehold";
+import { acquire, check, Hold, Lease, lock, Locked, LockError, LockObject, Lost, NotFound, programPath, TimedOut, tryLock, withLock } from "onehold";
 
 export async function typed(signal: AbortSignal): Promise<void> {
   const hold: Hold = await lock(["a", "b"] as const, { wait: "5m", slots: 3, shared: false, signal, onWaiting: ({ position, holder }) => void [position?.toFixed(), holder?.pid] });
@@ -120,6 +120,8 @@ export async function typed(signal: AbortSignal): Promise<void> {
   hold.lost.then(({ reason, message }) => reason === "broken" && message.trim());
   await hold.release();
   await using other = await lock("c", { wait: 500, ttl: "1m", maxAge: "1d", keepPlace: "1m", owner: "me", maxWaiting: 2, message: "m", dir: "/d", program: programPath() });
+  const length: number = await withLock("k", { wait: Infinity }, async (held) => held.file?.length ?? 0);
+  const nothing: void = await withLock("k", () => {});
   const maybe: Hold | null = await tryLock("d");
   const lease: Lease = await acquire("e", { ttl: 60_000 });
   await lease.renew({ ttl: "1h" });
@@ -131,7 +133,7 @@ export async function typed(signal: AbortSignal): Promise<void> {
     if (error instanceof Locked || error instanceof TimedOut || error instanceof NotFound) error.since?.getTime();
     if (error instanceof LockError) [error.code.length, error.host?.length, error.holder?.waiters[0]?.pid];
   }
-  void [numbers, other.number, maybe?.slot, state];
+  void [numbers, other.number, maybe?.slot, state, length, nothing];
   // @ts-expect-error
   await tryLock("h", { wait: "5m" });
   // @ts-expect-error
@@ -148,10 +150,16 @@ test("the types hold in a strict program, as a module and as CommonJS", async ()
   await succeed(tsc, ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext", "--types", "node", "--typeRoots", typeRoots, "typed.mts", "typed.cts"]);
 });
 
-test("the examples of the page run", async (t) => {
+test("the examples of the page run, the first one after `npm init -y`", async (t) => {
   const page = await readFile("node_modules/onehold/README.md", "utf8");
   const examples = [...page.matchAll(/^```js\n(.*?)^```$/gms)].map(([, source]) => source);
   assert.equal(examples.length, 5);
+  const directory = newDirectory(t);
+  await succeed("npm", ["init", "-y"], { cwd: directory });
+  await symlink(join(process.cwd(), "node_modules"), join(directory, "node_modules"));
+  await writeFile(join(directory, "index.js"), examples.shift());
+  const env = { ...process.env, ONEHOLD_DIR: join(directory, "store") };
+  assert.match(await succeed(process.execPath, ["index.js"], { cwd: directory, env }), /^hold \d+\n$/);
   const words = (source) => ["--input-type=module", "-e", source];
   const parses = (await run(process.execPath, words("{ await using nothing = null; }"))).code === 0;
   for (const source of examples.filter((source) => parses || !source.includes("await using"))) {

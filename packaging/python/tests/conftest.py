@@ -24,7 +24,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture(autouse=True)
 def limit():
     """A test that hangs ends the run, and says where each thread was."""
-    faulthandler.dump_traceback_later(120, exit=True)
+    faulthandler.dump_traceback_later(float(os.environ.get("LIMIT", 120)), exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
 
@@ -48,7 +48,11 @@ def store(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("ONEHOLD_DIR", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "store"
+    yield tmp_path / "store"
+    # The next test begins without a server.
+    for server in list(onehold._server._current.values()):
+        server.retire()
+    onehold._server._current.clear()
 
 
 def quickest(seconds_of_a_round, limit=0.3):

@@ -673,20 +673,6 @@ def test_forked_child_does_not_hold_an_async_lock():
     asyncio.run(main())
 
 
-def test_async_lock_fails_where_the_loop_cannot_read_pipes():
-    class Loop(asyncio.SelectorEventLoop):
-        def _make_read_pipe_transport(self, *arguments, **named):
-            raise NotImplementedError
-
-    loop = Loop()
-    try:
-        with pytest.raises(NotImplementedError):
-            loop.run_until_complete(asyncio.wait_for(onehold.aio.lock("a").acquire(), 5))
-    finally:
-        loop.close()
-    assert onehold.check("a")["state"] == "free"
-
-
 def test_8_releases_at_once_all_return_when_the_lock_is_free():
     hold = onehold.lock("a").acquire()
     process = onehold.check("a")["pid"]

@@ -1,6 +1,7 @@
 """Exceptions and their fields, options, and how the program is found."""
 
 import asyncio
+import os
 import pickle
 import socket
 import typing
@@ -23,7 +24,8 @@ def test_locked_says_who_holds_since_when_and_why():
         error = caught.value
         assert type(error) is onehold.Locked and error.code == "LOCKED"
         assert (error.host, error.message, error.owner) == (socket.gethostname(), "nightly", "runner-7")
-        assert error.pid == onehold.check("a")["pid"] == error.holder["pid"]
+        assert error.pid == os.getpid() == onehold.check("a")["program"]["pid"]
+        assert str(error).startswith(f"`a` is held by process {os.getpid()} (")
         assert error.holder["hold"] == hold.number
         assert before - timedelta(seconds=1) <= error.since <= datetime.now(timezone.utc)
         assert "nightly" in str(error)
@@ -140,3 +142,10 @@ def test_another_thread_may_release():
     with ThreadPoolExecutor(1) as other:
         other.submit(hold.release).result()
     assert onehold.check("a")["state"] == "free"
+
+
+def test_text_with_half_of_a_character_is_refused_at_once():
+    with pytest.raises(UnicodeEncodeError):
+        onehold.lock("a\udc80b")
+    with onehold.lock("größe", message="😀"):
+        assert onehold.check("größe")["message"] == "😀"

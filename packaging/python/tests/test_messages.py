@@ -8,9 +8,9 @@ import pytest
 import onehold
 import onehold.aio
 
-HELD = '{"event":"held","hold":7,"slot":null,"slots":[],"file":"/x","displaced":null,"reason":null,"message":null}'
-NEW = '{"event":"queued","hold":7,"reason":null,"message":null}'
-RELEASED = '{"event":"released","hold":7,"reason":"stdin","message":null}'
+HELD = '{"id":1,"event":"held","hold":7,"slot":null,"slots":[],"file":"/x","displaced":null,"reason":null,"message":null}'
+NEW = '{"id":1,"event":"queued","hold":7,"reason":null,"message":null}'
+RELEASED = '{"id":1,"event":"released","hold":7,"reason":"request","message":null}'
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_program_that_is_no_onehold_is_ended(fake, acquire, lines):
 
 
 AFTER = [
-    ([say(NEW), "cat", say(RELEASED)], None),
+    ([say(NEW), "read -r request", say(RELEASED), "cat"], None),
     ([say(NEW), "exit 1"], "killed"),
     ([say("garbage"), "exec cat"], "killed"),
     ([say("garbage"), "exec yes"], "killed"),
@@ -81,7 +81,7 @@ AFTER = [
 
 @pytest.mark.parametrize("lines, reason", AFTER)
 def test_messages_while_it_is_held(fake, lines, reason):
-    hold = onehold.lock("a", program=fake(say(HELD), "sleep 0.1", *lines)).acquire()
+    hold = onehold.lock("a", program=fake("read -r request", say(HELD), "sleep 0.1", *lines)).acquire()
     assert hold.lost.wait(0.5 if reason is None else 10) is (reason is not None)
     assert getattr(within(10, lambda: error_of(hold.release)), "reason", None) == reason
 
@@ -89,7 +89,7 @@ def test_messages_while_it_is_held(fake, lines, reason):
 @pytest.mark.parametrize("lines, reason", AFTER)
 def test_messages_while_it_is_held_by_a_task(fake, lines, reason):
     async def main():
-        hold = await onehold.aio.lock("a", program=fake(say(HELD), "sleep 0.1", *lines)).acquire()
+        hold = await onehold.aio.lock("a", program=fake("read -r request", say(HELD), "sleep 0.1", *lines)).acquire()
         if reason is None:
             await asyncio.sleep(0.5)
             assert not hold.lost.is_set()

@@ -2,7 +2,7 @@
 //! into messages and an exit code.
 
 // See `startup`.
-#![cfg_attr(all(target_env = "musl", not(test)), no_main)]
+#![cfg_attr(all(target_os = "linux", not(test)), no_main)]
 // Tests may panic.
 #![cfg_attr(
     test,
@@ -27,7 +27,7 @@ mod words;
 
 use std::ffi::OsString;
 
-#[cfg(any(test, not(target_env = "musl")))]
+#[cfg(any(test, not(target_os = "linux")))]
 fn main() -> std::process::ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     std::process::ExitCode::from(run(&words))
@@ -40,5 +40,5 @@ fn run(words: &[OsString]) -> u8 {
         Ok(cli) => commands::run(cli),
         Err(exit) => exit,
     };
-    exit.code()
+    exit.0
 }

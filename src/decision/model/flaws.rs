@@ -62,6 +62,14 @@ pub(super) enum Flaw {
     KeptPlaceWaits,
     /// The end of what a waiter sleeps on does not wake it; it looks again after some seconds.
     NoEvents,
+    /// Who would complete a cycle waits.
+    CycleIgnored,
+    /// A ticket does not say which holds its waiter runs inside of.
+    HoldsNotOnTicket,
+    /// A waiter in the background counts as one that the command waits for.
+    BackgroundAwaited,
+    /// A ticket says that its waiter never gives up.
+    LimitNotOnTicket,
     /// A writer sleeps until a reader is gone, and notes its turn no more often.
     WriterSleepsThrough,
 }

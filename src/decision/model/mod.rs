@@ -3,9 +3,10 @@
 //! in memory. Each step of a process is one atomic action of the protocol, and every process may be
 //! killed between any two.
 //!
-//! * [`world`]: the states, and the records and facts that they stand for.
-//! * [`protocol`]: what each process may do.
-//! * [`properties`]: what must be true.
+//! * [`world`]: the states.
+//! * [`facts`]: the records, facts and verdicts that they stand for.
+//! * [`protocol`]: what each process may do; [`waiting`] and [`holding`] have the parts of who waits and who holds.
+//! * [`properties`]: what must be true; [`cycles`]: of those who wait for each other.
 //! * [`flaws`]: what can be left out, to show that the model would notice.
 //! * [`settings`]: the tests.
 //!
@@ -13,8 +14,12 @@
 //! its descriptor and the note of its wrapper, which may take a second, it looks dead from there.
 #![allow(clippy::print_stdout)]
 
+mod cycles;
+mod facts;
 mod flaws;
+mod holding;
 mod properties;
 mod protocol;
 mod settings;
+mod waiting;
 mod world;

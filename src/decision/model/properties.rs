@@ -2,9 +2,10 @@
 
 use stateright::Property;
 
+use super::cycles::refused_if_endless;
+use super::facts::{Memory, is_dead};
 use super::world::{
-    Child, File, Holder, Memory, Outcome, Process, Reserved, Setting, Sleep, Step, World, is_dead,
-    observer,
+    Child, File, Holder, Outcome, Process, Reserved, Setting, Sleep, Step, World, observer,
 };
 use crate::decision::verdict::State;
 use crate::decision::{Decision, Want, decide, excludes};
@@ -28,7 +29,12 @@ pub(super) const NOT_OVERTAKEN: &str = "no reader passes a writer that waits for
 
 pub(super) const WHOLE: &str = "a hold of several names is held as a whole or not at all";
 
-pub(super) const ALWAYS: [&str; 14] = [
+pub(super) const ENDLESS_IF_REFUSED: &str = "a wait that may end is not refused";
+pub(super) const REFUSED_IF_ENDLESS: &str = "a wait that never ends is refused";
+
+pub(super) const ALWAYS: [&str; 16] = [
+    ENDLESS_IF_REFUSED,
+    REFUSED_IF_ENDLESS,
     WHOLE,
     PROMPT,
     NOT_OVERTAKEN,
@@ -47,6 +53,7 @@ pub(super) const ALWAYS: [&str; 14] = [
 
 pub(super) const TAKEOVER: &str = "a takeover";
 pub(super) const SERVED: &str = "a waiter is served";
+pub(super) const DEADLOCK: &str = "a wait would never end";
 pub(super) const TURN_PASSED: &str = "a turn is passed";
 pub(super) const SIDE_BY_SIDE: &str = "two at work side by side";
 
@@ -68,6 +75,12 @@ pub(super) fn properties(setting: &Setting) -> Vec<Property<Setting>> {
         Property::always(WHOLE, whole),
         Property::always(PROMPT, prompt),
         Property::always(NOT_OVERTAKEN, not_overtaken),
+        Property::always(ENDLESS_IF_REFUSED, |setting: &Setting, world: &World| {
+            refused_if_endless(setting, world, true)
+        }),
+        Property::always(REFUSED_IF_ENDLESS, |setting: &Setting, world: &World| {
+            refused_if_endless(setting, world, false)
+        }),
     ];
     for what in &setting.must_happen {
         properties.push(match *what {
@@ -79,6 +92,13 @@ pub(super) fn properties(setting: &Setting) -> Vec<Property<Setting>> {
             }),
             SERVED => Property::sometimes(SERVED, |_, world: &World| {
                 world.processes.iter().any(is_being_served)
+            }),
+            DEADLOCK => Property::sometimes(DEADLOCK, |setting: &Setting, world: &World| {
+                (0..world.processes.len()).any(|at| {
+                    let memory = setting.memory(world, at);
+                    world.processes[at].step == Step::Deciding
+                        && setting.completes_cycle(&memory, at)
+                })
             }),
             TURN_PASSED => Property::sometimes(TURN_PASSED, turn_passed),
             _ => Property::sometimes(SIDE_BY_SIDE, |setting: &Setting, world: &World| {
@@ -208,7 +228,7 @@ fn waiter(world: &World, ticket: u8) -> Option<usize> {
 }
 
 /// Whether a record keeps a process from taking what it wants, where it counts as alive.
-fn stands_against(setting: &Setting, file: &File, at: usize) -> bool {
+pub(super) fn stands_against(setting: &Setting, file: &File, at: usize) -> bool {
     let (held, holder) = setting.held(file);
     let owner = setting.plans[at].owner;
     setting
@@ -218,7 +238,12 @@ fn stands_against(setting: &Setting, file: &File, at: usize) -> bool {
 }
 
 /// Whether as many records of a wanted name count as alive as may.
-fn is_full(setting: &Setting, world: &World, at: usize, is_alive: impl Fn(&File) -> bool) -> bool {
+pub(super) fn is_full(
+    setting: &Setting,
+    world: &World,
+    at: usize,
+    is_alive: impl Fn(&File) -> bool,
+) -> bool {
     setting.wants(at).iter().any(|want| {
         let readers = world.files.iter().filter(|file| {
             let (held, _) = setting.held(file);

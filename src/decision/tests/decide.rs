@@ -502,9 +502,10 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
         match until {
             Until::Released(judged) => (Short::Wait(judged.found.handle), None),
             Until::Ripe(judged, after) => (Short::Wait(judged.found.handle), Some(after.as_secs())),
-            Until::AnyReleased(holders) => {
+            Until::AnyReleased(holders, after) => {
                 let holders = holders.into_iter().map(|judged| judged.found.handle);
-                (Short::WaitForAny(holders.collect()), None)
+                let seconds = after.map(|after| after.as_secs());
+                (Short::WaitForAny(holders.collect()), seconds)
             }
             Until::LeftQueue(ticket, interval) => {
                 (Short::WaitBehind(ticket.number), Some(interval.as_secs()))
@@ -552,7 +553,7 @@ fn waiter_sleeps_on_the_latest_earlier_waiter_like_itself_or_on_the_hold() {
         ("another that fewer slots are enough for", request_for(vec![want("x", slots(2))]), full().awaited_by([request_for(vec![want("x", slots(1))])]), Short::WaitForAny(vec![1, 2]), None),
         ("a dead one that can be taken over later", request("x"), memory([run(1, "x").without_key_for(5_000)]), Short::Wait(1), Some(15)),
         ("all are dead: the first that can be taken over", request_for(vec![want("x", slots(3))]), memory([(1, 5_000), (2, 9_000), (3, 9_000)].map(|(number, ms)| run(number, "x").shared(u32::try_from(number).unwrap()).without_key_for(ms))), Short::Wait(2), Some(11)),
-        ("one of them is dead", request_for(vec![want("x", slots(2))]), memory([run(1, "x").shared(0).without_key_for(0), run(2, "x").shared(1)]), Short::WaitForAny(vec![2]), None),
+        ("one of them is dead", request_for(vec![want("x", slots(2))]), memory([run(1, "x").shared(0).without_key_for(0), run(2, "x").shared(1)]), Short::WaitForAny(vec![2]), Some(20)),
         ("a writer waits for all of them", request_for(vec![want("x", slots(2))]), full().awaited_by([request("x")]), Short::WaitForAny(vec![1, 2]), None),
     ];
     for (row, request, memory, expected, seconds) in rows {

@@ -46,11 +46,6 @@ pub(in crate::sys) fn shares_kernel_locks(directory: impl AsFd) -> io::Result<bo
 }
 
 /// The magic number of the type of a filesystem, 32 bits wide.
-#[allow(
-    clippy::cast_sign_loss,
-    clippy::unnecessary_cast,
-    reason = "signed on some architectures"
-)]
 pub(super) fn magic(file: impl AsFd) -> io::Result<u64> {
     Ok(fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF)
 }

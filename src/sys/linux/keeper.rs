@@ -332,19 +332,16 @@ fn signal_at_end(pipe: &io::PipeReader, signal: i32) -> io::Result<()> {
 
 impl Keeper {
     /// Whether it has ended. It is not reaped.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         !matches!(how_child_ended(self.pid.unsigned_abs()), Ok(None))
     }
 
     /// Whether it has had the lock.
-    #[must_use]
     pub fn has_kept(&self) -> bool {
         page().is_some_and(|page| page.has_lock.load(Ordering::SeqCst))
     }
 
     /// When nothing of the work may run any more: how long until then. `None`: there is no work, or no end.
-    #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         let kill_at = page()?.kill_at_ms.load(Ordering::SeqCst);
         let left = kill_at.saturating_sub(boottime_milliseconds());
@@ -379,7 +376,6 @@ impl Keeper {
     }
 
     /// What gives the hold back. `None`: there is none.
-    #[must_use]
     pub fn request(&self) -> Option<Vec<u8>> {
         let page = page()?;
         let valid = page.valid.load(Ordering::Acquire);

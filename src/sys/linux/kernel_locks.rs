@@ -1,4 +1,4 @@
-//! Who holds the locks of flock(2), as the kernel lists them (proc(5), `/proc/locks`).
+//! Who holds the locks of flock(2) and fcntl(2), as the kernel lists them (proc(5), `/proc/locks`).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use super::mount::{Mount, info_of, value_in};
 use super::process::{is_container, pid_namespace, presence, shown_pids};
 use crate::identity::Pid;
 use crate::sys::unix::file::id_of;
-use crate::sys::{Lockers, ProcessState};
+use crate::sys::{KernelLockCall, Lockers, ProcessState};
 
 /// More than the kernel returns at once: a page, or one line.
 const LIST_BYTES: usize = 16 * 1024;
@@ -18,16 +18,16 @@ const LIST_BYTES: usize = 16 * 1024;
 /// How often a list that comes in pieces is read to find a lock that may have been skipped.
 const MAX_LOOKS: usize = 4;
 
-/// The processes that hold a lock by flock(2) on an open file, without the calling one. `None`: the
+/// The processes that hold a lock by such a call on an open file, without the calling one. `None`: the
 /// list cannot be read.
 ///
 /// A lock belongs to an open file description, and the list names the process that took it. If that
 /// one has exited, the processes that have inherited the descriptor are looked for, as far as this
 /// process may see that.
-pub(crate) fn lockers(file: &impl AsFd) -> Option<Lockers> {
+pub(crate) fn lockers(file: &impl AsFd, by: KernelLockCall) -> Option<Lockers> {
     // Without a /proc of this namespace the PIDs in the list mean other processes.
     let own_namespace = pid_namespace()?;
-    let key = ListedFile::of(file)?;
+    let key = ListedFile::of(file, by)?;
     let (listed, is_exact) = key.listed().ok()?;
     let is_complete = is_exact && !is_container(own_namespace);
     let mut is_exclusive = listed.iter().any(|lock| lock.is_exclusive);
@@ -86,10 +86,10 @@ struct ListedLock {
 }
 
 /// How the kernel refers to a file in a list of locks: `MAJOR:MINOR:INODE`.
-struct ListedFile(String);
+struct ListedFile(String, KernelLockCall);
 
 impl ListedFile {
-    fn of(file: &impl AsFd) -> Option<Self> {
+    fn of(file: &impl AsFd, by: KernelLockCall) -> Option<Self> {
         let seen = id_of(&fstat(file).ok()?);
         let info = info_of(file).unwrap_or_default();
         // The list has the device of the filesystem, which is not always that of stat(2): btrfs gives
@@ -103,7 +103,7 @@ impl ListedFile {
         });
         // Since Linux 5.14. Overlay filesystems have other numbers in stat(2).
         let inode = value_in(&info, "ino:").unwrap_or_else(|| seen.inode.to_string());
-        Some(Self(format!("{major:02x}:{minor:02x}:{inode}")))
+        Some(Self(format!("{major:02x}:{minor:02x}:{inode}"), by))
     }
 
     /// The locks on this file, and whether that is exact.
@@ -124,11 +124,21 @@ impl ListedFile {
         let fields: Vec<&str> = line.split_whitespace().collect();
         // A line with `->` is a waiter.
         match fields.as_slice() {
-            [_, "FLOCK", _, mode, pid, file, ..] if *file == self.0 => Some(ListedLock {
-                taken_by: pid.parse().ok().and_then(Pid::new),
-                is_exclusive: *mode != "READ",
-            }),
+            [_, call, _, mode, pid, file, ..] if *file == self.0 && self.is_of(call) => {
+                Some(ListedLock {
+                    taken_by: pid.parse().ok().and_then(Pid::new),
+                    is_exclusive: *mode != "READ",
+                })
+            }
             _ => None,
+        }
+    }
+
+    /// Whether it is a lock by this call. A lock of an open file description has the PID -1.
+    fn is_of(&self, call: &str) -> bool {
+        match self.1 {
+            KernelLockCall::Flock => call == "FLOCK",
+            KernelLockCall::Fcntl => matches!(call, "POSIX" | "OFDLCK"),
         }
     }
 
@@ -173,7 +183,7 @@ mod tests {
                     }
                 });
             }
-            let looks = (0..LOOKS).filter_map(|_| lockers(&held));
+            let looks = (0..LOOKS).filter_map(|_| lockers(&held, KernelLockCall::Flock));
             let missed = looks.filter(|found| found.is_complete && !found.is_locked);
             let missed = missed.count();
             is_over.store(true, Ordering::Relaxed);

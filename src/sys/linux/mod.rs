@@ -3,7 +3,7 @@
 
 mod children;
 pub(crate) mod filesystem;
-#[cfg(feature = "etcd")]
+#[cfg(feature = "cluster")]
 pub(crate) mod keeper;
 mod kernel_locks;
 #[cfg(feature = "cli")]

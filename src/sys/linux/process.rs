@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -23,12 +23,12 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use super::filesystem::magic;
 use super::mount::value_in;
 use crate::identity::{BootId, Pid, ProcessId};
-use crate::sys::digest_of_machine;
 use crate::sys::unix::file::id_of_path;
-pub use crate::sys::unix::process::*;
+pub(crate) use crate::sys::unix::process::*;
 use crate::sys::unix::wait::timespec;
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{FileId, ProcessParent, ProcessState};
+use crate::sys::{digest_of_machine, locked};
 
 /// A descriptor of a process.
 pub(super) fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
@@ -70,6 +70,24 @@ pub(crate) fn is_stopped(pid: Pid) -> bool {
     own_stat().is_some() && read_stat(pid).is_ok_and(|stat| stat.is_stopped)
 }
 
+/// Whether a process is known to do nothing but wait for its only child: its one thread sleeps in wait4(2) or
+/// waitid(2), and no alarm is to end that, as in timeout(1).
+#[cold]
+pub(crate) fn waits_only_for(parent: Pid, child: Pid) -> bool {
+    const ALARM: u64 = 1 << (libc::SIGALRM - 1);
+    let shown = |file: &str| String::from_utf8(read_of(parent, file).ok()?).ok();
+    let is = |file: &str, text: &str| shown(file).is_some_and(|shown| shown.trim() == text);
+    let has_alarm = |status: &str| {
+        let caught = value_in(status, "SigCgt:");
+        caught.and_then(|caught| Some(u64::from_str_radix(&caught, 16).ok()? & ALARM != 0))
+    };
+    let status = own_stat().and_then(|_| shown("status"));
+    status.is_some_and(|status| {
+        value_in(&status, "Threads:").as_deref() == Some("1") && has_alarm(&status) == Some(false)
+    }) && is("wchan", "do_wait")
+        && is(&format!("task/{parent}/children"), &child.to_string())
+}
+
 /// Whether a process has ended and has not been waited for yet, according to /proc. A process whose main
 /// thread has ended is shown as such a one, too, but has other threads.
 fn is_defunct(pid: Pid) -> bool {
@@ -94,7 +112,6 @@ pub(crate) fn milliseconds_of_start(start: u64) -> Option<i64> {
 }
 
 /// The least start of a process that was started at that time of [`boottime_milliseconds`] or later.
-#[allow(clippy::unnecessary_wraps, reason = "other systems cannot tell")]
 pub(crate) fn least_start_after(milliseconds: u64) -> Option<u64> {
     // A time namespace shifts starts by fractions of a tick.
     Some((milliseconds / MILLISECONDS_PER_TICK).saturating_sub(1))
@@ -145,8 +162,7 @@ pub(in crate::sys) fn users_of(pid: Pid) -> Option<[u32; 2]> {
 
 /// The command line of a process, empty if /proc does not show it. Can block: the kernel reads it
 /// from the memory of that process.
-#[must_use]
-pub fn command_line(pid: Pid) -> Vec<String> {
+pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     let Ok(bytes) = ensure_proc_is_ours().and_then(|()| read_of(pid, "cmdline")) else {
         return Vec::new();
     };
@@ -158,8 +174,7 @@ pub fn command_line(pid: Pid) -> Vec<String> {
 }
 
 /// The working directory of a process. `None`: it may not be seen, as that of another user.
-#[must_use]
-pub fn working_directory(pid: Pid) -> Option<PathBuf> {
+pub(crate) fn working_directory(pid: Pid) -> Option<PathBuf> {
     ensure_proc_is_ours().ok()?;
     std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
 }
@@ -315,7 +330,7 @@ fn own_stat() -> Option<Stat> {
     // The PID and the answer, so that a forked child asks again.
     static OWN: Mutex<Option<(Pid, Stat)>> = Mutex::new(None);
     let own = Pid::of_self();
-    let mut known = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = locked(&OWN);
     if let Some((_, stat)) = known.filter(|(pid, _)| *pid == own) {
         return Some(stat);
     }

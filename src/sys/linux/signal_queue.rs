@@ -4,7 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-#[cfg(feature = "etcd")]
+#[cfg(feature = "cluster")]
 use super::keeper::admit;
 use super::process::status_of;
 use crate::sys::QueuedSignal;
@@ -128,8 +128,7 @@ pub(in crate::sys) fn pending() -> Option<i32> {
 }
 
 /// Every signal is for this process.
-#[cfg(not(feature = "etcd"))]
-#[allow(clippy::unnecessary_wraps, reason = "a keeper is not meant by each")]
+#[cfg(not(feature = "cluster"))]
 fn admit(received: QueuedSignal, _sender: u32) -> Option<QueuedSignal> {
     Some(received)
 }

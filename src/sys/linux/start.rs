@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::children::wait_for_child;
 use super::process::boottime;
 use super::wait::pause;
-#[cfg(feature = "etcd")]
+#[cfg(feature = "cluster")]
 use crate::sys::signal::restore_callers_dispositions;
 use crate::sys::signal::{SignalMask, without_signals};
 use crate::sys::spawn::BeforeExec;
@@ -104,7 +104,6 @@ impl Program {
     }
 
     /// As it was given.
-    #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
         self.arguments
             .first()
@@ -118,7 +117,7 @@ impl Program {
 
     /// Starts it as the child of a keeper, with which it ends. It stays in the process group of the keeper's
     /// wrapper, which the keeper leaves. It has the signals of `mask` blocked.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "cluster")]
     pub(crate) fn start_kept(&self, mask: &SignalMask) -> io::Result<Started> {
         super::keeper::begin_to_keep()?;
         let started = self.start_after(None, mask);
@@ -133,7 +132,7 @@ impl Program {
         let mut plan = Plan {
             recording,
             // SAFETY: it only returns a number.
-            #[cfg(feature = "etcd")]
+            #[cfg(feature = "cluster")]
             parent: unsafe { libc::getpid() },
             mask,
             places: self.places.iter().map(|place| place.as_ptr()).collect(),
@@ -206,7 +205,7 @@ fn failure_of_copy(record: RawFd, child: &Started) -> c_int {
 /// What the child needs, laid out before, since it must not allocate.
 struct Plan<'a> {
     recording: Option<BeforeExec>,
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "cluster")]
     parent: libc::pid_t,
     mask: &'a SignalMask,
     places: Vec<*const c_char>,
@@ -233,10 +232,10 @@ extern "C" fn in_child(plan: *mut c_void) -> c_int {
     // Dispositions first: what is waiting comes with the mask, and is for the command.
     let prepared = match &mut plan.recording {
         Some(recording) => recording.run(),
-        #[cfg(feature = "etcd")]
+        #[cfg(feature = "cluster")]
         None => super::keeper::leash(plan.parent, rustix::process::Signal::KILL)
             .map(|()| restore_callers_dispositions()),
-        #[cfg(not(feature = "etcd"))]
+        #[cfg(not(feature = "cluster"))]
         None => Ok(()),
     };
     plan.failed = match prepared.and_then(|()| plan.mask.set()) {
@@ -293,7 +292,6 @@ impl Plan<'_> {
 
 impl Started {
     /// Its pid, its own until it has been waited for.
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.pid.unsigned_abs()
     }

@@ -24,7 +24,7 @@ impl Timer {
     }
 
     /// Sends its signal to the whole process.
-    #[cfg(feature = "etcd")]
+    #[cfg(feature = "cluster")]
     pub(super) fn of_process(signal: i32) -> io::Result<Self> {
         Self::new(signal, libc::SIGEV_SIGNAL, 0)
     }
@@ -62,10 +62,6 @@ impl Drop for Timer {
     }
 }
 
-#[allow(
-    clippy::useless_conversion,
-    reason = "the types are wider on some systems"
-)]
 fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
         // 68 years, which fit into every width of the type.

@@ -93,6 +93,12 @@ impl Target {
         Ok(())
     }
 
+    /// Lets a process that holds locks for a program look at them. URG does nothing to a process that does not ask for
+    /// it.
+    pub(in crate::sys) fn tell_to_look(&self) -> io::Result<()> {
+        self.send(libc::SIGURG)
+    }
+
     /// Sends a signal, as kill(2) does, or with a number as sigqueue(3).
     fn send_with(&self, signal: i32, number: Option<i32>) -> io::Result<()> {
         if let Some(pidfd) = &self.pidfd {
@@ -266,7 +272,7 @@ fn walk_numbers(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&T
 
 /// Kills everything below a process but `others`. Returns whether nothing of it is left: what may not be
 /// signaled stays, and so may what is in an uninterruptible call.
-#[cfg(feature = "etcd")]
+#[cfg(feature = "cluster")]
 pub(in crate::sys) fn kill_descendants(of: Pid, others: &[ProcessId]) -> bool {
     /// Processes that are started meanwhile are found by the next look.
     const LOOKS: usize = 1_000;

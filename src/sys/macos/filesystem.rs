@@ -37,27 +37,24 @@ pub(in crate::sys) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// Would open a file below a directory without going through any symbolic link.
-pub(in crate::sys) fn open_without_links(
-    _directory: impl AsFd,
-    _path: &Path,
-    _flags: OFlags,
-) -> rustix::io::Result<OwnedFd> {
-    Err(Errno::NOSYS)
+always! {
+    /// Would open a file below a directory without going through any symbolic link.
+    pub(in crate::sys) open_without_links(_directory: impl AsFd, _path: &Path, _flags: OFlags) -> rustix::io::Result<OwnedFd>
+        = Err(Errno::NOSYS);
+    /// Would create a file without a name: not supported.
+    pub(in crate::sys) create_unnamed(_directory: impl AsFd, _mode: Mode) -> io::Result<Option<File>>
+        = Ok(None);
+    /// Would name such a file.
+    pub(in crate::sys) link_unnamed(_file: &File, _directory: impl AsFd, _name: &OsStr) -> rustix::io::Result<()>
+        = Err(Errno::NOENT);
+    /// Whether a seccomp filter refuses a rename: there are none.
+    pub(in crate::sys) rename_is_filtered() -> bool = false;
 }
 
 /// Whether a file belongs to the user that its metadata names: not on a volume that ignores owners.
 pub(in crate::sys) fn owner_is_certain(file: &File, _owner: u32) -> bool {
     let ignores = libc::MNT_IGNORE_OWNERSHIP.cast_unsigned();
     fstatfs(file).is_ok_and(|found| found.f_flags & ignores == 0)
-}
-
-/// Would create a file without a name: not supported.
-pub(in crate::sys) fn create_unnamed(
-    _directory: impl AsFd,
-    _mode: Mode,
-) -> io::Result<Option<File>> {
-    Ok(None)
 }
 
 /// Makes created and removed names survive power loss: fsync(2) leaves them in the drive's cache.
@@ -74,20 +71,6 @@ pub(in crate::sys) fn sync(directory: impl AsFd) -> io::Result<()> {
 /// Makes the content of a file survive power loss.
 pub(crate) fn sync_file(file: &File) -> io::Result<()> {
     sync(file)
-}
-
-/// Would name such a file.
-pub(in crate::sys) fn link_unnamed(
-    _file: &File,
-    _directory: impl AsFd,
-    _name: &OsStr,
-) -> rustix::io::Result<()> {
-    Err(Errno::NOENT)
-}
-
-/// Whether a seccomp filter refuses a rename: there are none.
-pub(in crate::sys) fn rename_is_filtered() -> bool {
-    false
 }
 
 /// Whether the answer of fcntl(2) is a lock of another program. Locks by flock(2) are in the same

@@ -2,12 +2,6 @@
 //!
 //! Where the man pages are not precise enough, comments refer to the sources of its kernel (XNU).
 
-#![allow(
-    clippy::unnecessary_wraps,
-    clippy::unused_self,
-    reason = "functions have the signatures that other systems need"
-)]
-
 pub(crate) mod filesystem;
 pub(crate) mod process;
 pub(crate) mod signal_queue;

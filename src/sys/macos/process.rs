@@ -14,14 +14,13 @@ use rustix::io::Errno;
 
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
-pub use crate::sys::not_linux::working_directory;
 pub(crate) use crate::sys::not_linux::{
     is_container, least_start_after, pid_namespace, shows_all, state_of_pid_namespace, umask,
-    user_of,
+    user_of, waits_only_for, working_directory,
 };
 use crate::sys::unix::checked;
 use crate::sys::unix::file::id_of_path;
-pub use crate::sys::unix::process::*;
+pub(crate) use crate::sys::unix::process::*;
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{FileId, ProcessParent, ProcessState};
 
@@ -109,8 +108,7 @@ pub(in crate::sys) fn environment_of(pid: Pid) -> Option<Vec<u8>> {
 }
 
 /// The command line of a process, empty if the kernel does not show it.
-#[must_use]
-pub fn command_line(pid: Pid) -> Vec<String> {
+pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     let bytes = arguments(pid).unwrap_or_default();
     parse_arguments(&bytes).map_or_else(Vec::new, |(arguments, _)| arguments)
 }

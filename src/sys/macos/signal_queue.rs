@@ -4,17 +4,17 @@
 use std::ffi::{c_int, c_void};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::AsRawFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{getpgrp, getsid};
 use rustix::termios::tcgetpgrp;
 
-use crate::sys::QueuedSignal;
 use crate::sys::signal::{SignalMask, action, change_action, change_mask, is_ignored, set_of};
 use crate::sys::unix::signal_queue::ENDING;
+use crate::sys::{QueuedSignal, locked};
 
 /// The queued signals, in the order in which they are taken.
 const SIGNALS: [i32; 14] = [
@@ -119,7 +119,7 @@ impl SignalQueue {
 impl Pipe {
     /// The pipe that wakes this process, created if missing. A forked child needs its own.
     fn of_this_process() -> io::Result<PipeReader> {
-        let mut kept = PIPE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = locked(&PIPE);
         // SAFETY: getpid(2) only returns a number.
         let owner = unsafe { libc::getpid() };
         if let Some(pipe) = kept.as_ref().filter(|pipe| pipe.owner == owner) {

@@ -43,6 +43,11 @@ impl Target {
         self.ask_to_end()
     }
 
+    /// Lets a process that holds locks for a program look at them.
+    pub(in crate::sys) fn tell_to_look(&self) -> io::Result<()> {
+        self.send(libc::SIGURG)
+    }
+
     pub(in crate::sys) fn is_alive(&self) -> bool {
         matches!(
             presence(self.process.pid),

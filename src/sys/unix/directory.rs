@@ -1,6 +1,6 @@
 //! An open directory, and the file operations of the protocol, all relative to it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +25,7 @@ pub(crate) use crate::sys::system::filesystem::{
 };
 use crate::sys::temporary::random_temporary_name;
 pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind, Space};
-use crate::sys::{SYMLINK, created, existing};
+use crate::sys::{KernelLockCall, SYMLINK, created, existing};
 
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -277,7 +277,10 @@ impl Directory {
 
     /// The process that has the lock on the directory itself, if the system tells.
     pub(crate) fn locked_by(&self) -> Option<Pid> {
-        lockers(&self.fd)?.pids.first().copied()
+        lockers(&self.fd, KernelLockCall::Flock)?
+            .pids
+            .first()
+            .copied()
     }
 
     /// Releases the lock explicitly: a child that another thread forked meanwhile shares the
@@ -341,6 +344,19 @@ impl Directory {
             None => return Ok(Found::Missing),
         };
         found(opened, not_lockable)
+    }
+
+    /// A file that may not be opened: its descriptor serves to identify it.
+    pub(crate) fn find_unread(&self, name: &OsStr) -> io::Result<Found> {
+        // Other systems list no locks.
+        #[cfg(target_os = "linux")]
+        let flags = OFlags::PATH | CAREFUL;
+        #[cfg(not(target_os = "linux"))]
+        let flags = CAREFUL;
+        found(
+            openat(&self.fd, name, flags, Mode::empty()),
+            not_a_regular_file,
+        )
     }
 
     /// Opens the file `name` for writing in place. The caller checks that it is the expected file.
@@ -474,10 +490,6 @@ impl Directory {
     /// Its permissions, its owner, and whether the caller may make names in it.
     pub(crate) fn modes(&self) -> Option<(u32, u32, bool)> {
         let found = fstat(&self.fd).ok()?;
-        #[allow(
-            clippy::useless_conversion,
-            reason = "the type of the field differs between systems"
-        )]
         let mode = u32::from(found.st_mode) & 0o7777;
         let both = Access::WRITE_OK | Access::EXEC_OK;
         let may_write = unless_refused(accessat(&self.fd, ".", both, AtFlags::EACCESS)).is_ok();
@@ -512,8 +524,12 @@ impl Directory {
         Ok(renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// All names in the directory but `.` and `..`, in no order, with the type of each, if the filesystem reports it.
-    pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
+    /// What `read` makes of each name in the directory but `.` and `..`, in no order, and of its type, if the
+    /// filesystem reports it.
+    pub(crate) fn read<T>(
+        &self,
+        mut read: impl FnMut(&OsStr, Kind) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
             let entry = entry?;
@@ -523,7 +539,7 @@ impl Directory {
                     FileType::RegularFile => Kind::RegularFile,
                     _ => Kind::OtherOrUnknown,
                 };
-                entries.push((OsStr::from_bytes(name).to_owned(), kind));
+                entries.extend(read(OsStr::from_bytes(name), kind));
             }
         }
         Ok(entries)
@@ -571,8 +587,7 @@ pub(crate) fn may_remove(directory: &Path, owner: u32) -> bool {
 }
 
 /// Whether users other than its owner and root can use a file that is to be secret. The group may read one of root.
-#[cfg(all(feature = "cli", feature = "etcd"))]
-#[must_use]
+#[cfg(all(feature = "cli", feature = "cluster"))]
 pub fn is_exposed(file: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(file).is_ok_and(|found| {

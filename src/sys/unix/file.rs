@@ -19,7 +19,7 @@ use super::process::user_name;
 use super::sharing::WRITABLE_BY_OTHERS;
 use crate::sys::system::filesystem;
 use crate::sys::work::Author;
-use crate::sys::{FileFacts, FileId, SYMLINK};
+use crate::sys::{FileFacts, FileId, KernelLockCall, SYMLINK};
 
 /// Whether `path` leads to an open file, not following a symlink in its last place.
 pub(crate) fn path_names_file(path: &Path, file: &File) -> io::Result<bool> {
@@ -117,6 +117,60 @@ pub(crate) fn needs_write_access(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::BADF)
 }
 
+impl KernelLockCall {
+    /// Tries to take the lock of an open file description. An exclusive one of fcntl(2) needs a file that is open for
+    /// writing: see [`needs_write_access`].
+    pub(crate) fn try_lock(self, file: &File, is_shared: bool) -> io::Result<bool> {
+        match self {
+            Self::Flock => try_lock_file(file, is_shared),
+            Self::Fcntl => {
+                let kind = if is_shared {
+                    libc::F_RDLCK
+                } else {
+                    libc::F_WRLCK
+                };
+                match fcntl_call(file, libc::F_OFD_SETLK, kind) {
+                    Ok(_) => Ok(true),
+                    Err(error) => match error.raw_os_error() {
+                        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+                        _ => Err(error),
+                    },
+                }
+            }
+        }
+    }
+
+    /// Takes such a lock. Blocks; `Interrupted` when a signal came.
+    pub(crate) fn lock(self, file: &File, is_shared: bool) -> io::Result<()> {
+        match self {
+            Self::Flock => lock_file(file, is_shared),
+            Self::Fcntl => {
+                let kind = if is_shared {
+                    libc::F_RDLCK
+                } else {
+                    libc::F_WRLCK
+                };
+                fcntl_call(file, libc::F_OFD_SETLKW, kind).map(drop)
+            }
+        }
+    }
+
+    pub(crate) fn unlock(self, file: &File) -> io::Result<()> {
+        match self {
+            Self::Flock => unlock_record(file),
+            Self::Fcntl => fcntl_call(file, libc::F_OFD_SETLK, libc::F_UNLCK).map(drop),
+        }
+    }
+
+    /// Whether another one has the exclusive lock, or by fcntl(2) any.
+    pub(crate) fn is_locked_exclusively(self, file: &File) -> io::Result<bool> {
+        match self {
+            Self::Flock => has_exclusive_lock(file),
+            Self::Fcntl => fcntl_locked(file),
+        }
+    }
+}
+
 /// Whether another open file description has the exclusive lock of flock(2). Probes with a shared one,
 /// for which a program that tries an exclusive one meanwhile may fail.
 pub(crate) fn has_exclusive_lock(file: &File) -> io::Result<bool> {
@@ -151,22 +205,8 @@ pub(in crate::sys) fn fcntl_locked(file: &File) -> io::Result<bool> {
 }
 
 fn conflicting_lock(file: &File, question: libc::c_int) -> io::Result<bool> {
-    // SAFETY: plain data, for which zeroes are valid; a length of 0 means up to the end of the
-    // file.
-    let mut lock: FcntlLock = unsafe { std::mem::zeroed() };
-    // The types of these constants and fields differ between systems.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::unnecessary_cast,
-        reason = "the types differ between systems, and the values are below 4"
-    )]
-    {
-        lock.l_type = libc::F_WRLCK as libc::c_short;
-        lock.l_whence = libc::SEEK_SET as libc::c_short;
-    }
-    // SAFETY: the descriptor is open, and the kernel reads and fills a lock of ours.
-    match checked(unsafe { libc::fcntl(file.as_raw_fd(), question, &raw mut lock) }) {
-        Ok(_) => Ok(filesystem::is_fcntl_lock(&lock)),
+    match fcntl_call(file, question, libc::F_WRLCK) {
+        Ok(found) => Ok(filesystem::is_fcntl_lock(&found)),
         Err(error) => match error.raw_os_error() {
             // A lock far behind the end that 32 bits reach.
             Some(libc::EOVERFLOW) => Ok(true),
@@ -175,6 +215,23 @@ fn conflicting_lock(file: &File, question: libc::c_int) -> io::Result<bool> {
             _ => Err(error),
         },
     }
+}
+
+/// Makes such a call about a lock of this kind on a whole file. Returns the answer of the kernel.
+fn fcntl_call(
+    file: &File,
+    call: libc::c_int,
+    kind: impl Into<libc::c_int>,
+) -> io::Result<FcntlLock> {
+    // SAFETY: plain data, for which zeroes are valid; a length of 0 means up to the end of the
+    // file.
+    let mut lock: FcntlLock = unsafe { std::mem::zeroed() };
+    // The types of these constants and fields differ between systems.
+    lock.l_type = kind.into() as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the descriptor is open, and the kernel reads and fills a lock of ours.
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), call, &raw mut lock) })?;
+    Ok(lock)
 }
 
 // glibc has a narrower `flock` on 32 bits, and there F_OFD_GETLK takes the wide one (fcntl(2)).
@@ -192,15 +249,15 @@ pub(crate) fn grow_fd_table() -> io::Result<()> {
     Ok(())
 }
 
-/// Moves an open file to a descriptor of at least 100, unless it has such a one: scripts use 3 to 9.
+/// Moves an open file to a descriptor of at least 100, if one is free and it has none: scripts use 3 to 9.
 pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
     if file.as_raw_fd() >= 100 {
         return Ok(file);
     }
     match fcntl_dupfd_cloexec(&file, 100) {
         Ok(moved) => Ok(File::from(moved)),
-        // The process may not have that many.
-        Err(Errno::INVAL) => Ok(file),
+        // The process may not have that many, or has them all: one that holds many locks runs no script.
+        Err(Errno::INVAL | Errno::MFILE) => Ok(file),
         Err(error) => Err(error.into()),
     }
 }
@@ -217,11 +274,6 @@ pub(super) fn not_a_regular_file(stat: &Stat) -> Option<&'static str> {
 }
 
 // The types of these fields differ between systems.
-#[allow(
-    clippy::cast_sign_loss,
-    clippy::unnecessary_cast,
-    reason = "the types of these fields differ between systems"
-)]
 pub(in crate::sys) fn id_of(stat: &Stat) -> FileId {
     FileId {
         device: stat.st_dev as u64,
@@ -230,12 +282,6 @@ pub(in crate::sys) fn id_of(stat: &Stat) -> FileId {
 }
 
 pub(super) fn facts_of(stat: &Stat) -> FileFacts {
-    #[allow(
-        clippy::cast_lossless,
-        clippy::cast_sign_loss,
-        clippy::unnecessary_cast,
-        reason = "the types of these fields differ between systems"
-    )]
     let (nanoseconds, links) = (
         Duration::from_nanos(stat.st_mtime_nsec as u64),
         stat.st_nlink as u64,

@@ -25,7 +25,6 @@ pub(crate) fn descriptor_limit() -> Option<u64> {
 }
 
 /// The effective user of the calling process.
-#[allow(clippy::unnecessary_wraps, reason = "not every system has them")]
 pub(crate) fn own_uid() -> Option<u32> {
     Some(geteuid().as_raw())
 }
@@ -78,8 +77,7 @@ pub(in crate::sys) fn presence_by_kill(pid: Pid) -> ProcessState {
 }
 
 /// Whether the caller may signal a process. Sends no signal.
-#[must_use]
-pub fn may_signal(pid: Pid) -> bool {
+pub(crate) fn may_signal(pid: Pid) -> bool {
     raw(pid).is_some_and(|pid| test_kill_process(pid) != Err(Errno::PERM))
 }
 

@@ -7,10 +7,12 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
+#[cfg(feature = "cli")]
+use std::os::unix::thread::JoinHandleExt;
 use std::process::ExitStatus;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use super::alarm::Alarm;
 use super::checked;
@@ -70,7 +72,6 @@ impl SignalMask {
     }
 
     /// Blocks these, and no others. Async-signal-safe (signal-safety(7)).
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "128 bytes on Linux")]
     pub(crate) fn set(&self) -> io::Result<()> {
         change_mask(libc::SIG_SETMASK, &self.0).map(drop)
     }
@@ -89,6 +90,16 @@ pub(in crate::sys) fn catch_sigalrm() -> bool {
         Some(())
     };
     SIGALRM_IS_OURS.load(Ordering::Relaxed) && IS_CAUGHT.get_or_init(catch).is_some()
+}
+
+/// Ends a blocking call of a thread whose sleeps an alarm may end. One that it makes afterwards is not ended.
+#[cfg(feature = "cli")]
+pub fn interrupt<T>(thread: &std::thread::JoinHandle<T>) {
+    if catch_sigalrm() {
+        let thread = thread.as_pthread_t() as libc::pthread_t;
+        // SAFETY: the thread has been neither joined nor detached, so that its number is valid.
+        unsafe { libc::pthread_kill(thread, libc::SIGALRM) };
+    }
 }
 
 extern "C" fn do_nothing(_signal: libc::c_int) {}
@@ -126,7 +137,7 @@ fn note_callers(signal: i32, was_ignored: bool) {
 }
 
 /// Notes what SIGPIPE was when the program was started. Rust's runtime ignores it after that.
-#[cfg(all(feature = "cli", not(target_env = "musl")))]
+#[cfg(all(feature = "cli", not(target_os = "linux")))]
 pub(in crate::sys) fn note_callers_sigpipe() {
     note_callers(libc::SIGPIPE, is_ignored(libc::SIGPIPE));
 }
@@ -196,7 +207,7 @@ pub fn send(child: &Started, signal: i32) -> io::Result<()> {
 
 /// The process that a terminal has sent a signal to, and its group: a keeper is none that a terminal knows.
 fn terminals_view() -> (libc::pid_t, libc::pid_t) {
-    #[cfg(all(feature = "etcd", target_os = "linux"))]
+    #[cfg(all(feature = "cluster", target_os = "linux"))]
     if let (Some(wrapper), Some(group)) = (
         crate::sys::keeper::wrapper(),
         crate::sys::keeper::wrapper_group(),
@@ -265,6 +276,11 @@ pub fn stop(with: Option<&Started>) -> io::Result<()> {
 /// The signal that came last of those of [`tell_signals_apart`]; 0: none.
 static LAST_SIGNAL: AtomicI32 = AtomicI32::new(0);
 
+/// The number that came last with TERM, by sigqueue(3).
+static LAST_NUMBER: AtomicI64 = AtomicI64::new(NO_NUMBER);
+
+const NO_NUMBER: i64 = i64::MAX;
+
 /// The handler that was there before, one for INT, TERM and HUP.
 static NEXT_HANDLER: AtomicUsize = AtomicUsize::new(0);
 
@@ -295,6 +311,7 @@ pub fn tell_signals_apart(install: impl FnOnce()) {
                 NEXT_HANDLER.store(handler, Ordering::SeqCst);
                 // The new one is of the same kind and has the same flags.
                 action.sa_sigaction = ours;
+                action.sa_flags |= libc::SA_SIGINFO;
             }
             let _ = change_action(signal, Some(&action));
         }
@@ -304,7 +321,7 @@ pub fn tell_signals_apart(install: impl FnOnce()) {
 /// INT, TERM and HUP do nothing from here on, except that [`last_signal`] returns them. One that is ignored or has a
 /// handler stays so.
 pub fn note_signals() {
-    let noting = action(our_handler(), libc::SA_RESTART);
+    let noting = action(our_handler(), libc::SA_RESTART | libc::SA_SIGINFO);
     replace_actions(libc::SIG_DFL, &noting);
 }
 
@@ -325,9 +342,13 @@ fn replace_actions(before: libc::sighandler_t, action: &libc::sigaction) {
 }
 
 /// The signal that came last, since [`tell_signals_apart`] or [`note_signals`] was called.
-#[must_use]
 pub fn last_signal() -> Option<i32> {
     Some(LAST_SIGNAL.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
+}
+
+/// The number that came last with TERM since then: see [`QueuedSignal::value`](crate::sys::QueuedSignal).
+pub fn last_number() -> Option<i32> {
+    i32::try_from(LAST_NUMBER.load(Ordering::SeqCst)).ok()
 }
 
 fn our_handler() -> libc::sighandler_t {
@@ -335,7 +356,15 @@ fn our_handler() -> libc::sighandler_t {
 }
 
 /// Async-signal-safe if the handler that it calls is.
-extern "C" fn note_and_call(signal: libc::c_int) {
+extern "C" fn note_and_call(
+    signal: libc::c_int,
+    info: *const libc::siginfo_t,
+    _context: *const libc::c_void,
+) {
+    // SAFETY: the kernel passes it to a handler that was installed with SA_SIGINFO, as this one is.
+    if let Some(number) = unsafe { number_of(signal, info) } {
+        LAST_NUMBER.store(number.into(), Ordering::SeqCst);
+    }
     LAST_SIGNAL.store(signal, Ordering::SeqCst);
     let next = NEXT_HANDLER.load(Ordering::SeqCst);
     if next != 0 {
@@ -343,6 +372,28 @@ extern "C" fn note_and_call(signal: libc::c_int) {
         let next = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(next) };
         next(signal);
     }
+}
+
+/// The number that came with TERM.
+///
+/// # Safety
+/// `info` is that of this signal.
+#[cfg(target_os = "linux")]
+unsafe fn number_of(signal: libc::c_int, info: *const libc::siginfo_t) -> Option<i32> {
+    // SAFETY: as the caller says. Of a queued signal the value is there, a union whose first bytes are the number.
+    unsafe {
+        let has_number = signal == libc::SIGTERM && (*info).si_code == libc::SI_QUEUE;
+        has_number.then(|| {
+            let value = (*info).si_value();
+            (&raw const value).cast::<libc::c_int>().read()
+        })
+    }
+}
+
+/// No number is sent here.
+#[cfg(not(target_os = "linux"))]
+unsafe fn number_of(_signal: libc::c_int, _info: *const libc::siginfo_t) -> Option<i32> {
+    None
 }
 
 /// Ends the calling process by `signal`, as if it had never been caught, so that its parent
@@ -370,7 +421,6 @@ pub fn terminate_self() {
 }
 
 /// The signal that ended a process, if one did.
-#[must_use]
 pub fn terminating_signal(status: ExitStatus) -> Option<i32> {
     status.signal()
 }

@@ -18,7 +18,6 @@ pub(in crate::sys) const ENDING: [i32; 4] =
 
 impl SignalQueue {
     /// Whether a signal that ends a process is waiting in the queue. Takes none.
-    #[must_use]
     pub fn is_ending(&self) -> bool {
         pending().is_some()
     }
@@ -26,24 +25,25 @@ impl SignalQueue {
     /// Takes the first signal that ends a process out of the queue: for a supervisor that has not
     /// started its command yet, and so is meant itself.
     #[must_use]
-    pub fn take_ending(&self) -> Option<i32> {
+    pub fn take_ending(&self) -> Option<QueuedSignal> {
         let signal = pending()?;
         while let Ok(Some(received)) = self.take() {
             if received.signal == signal {
-                break;
+                return Some(received);
             }
         }
-        Some(signal)
+        Some(QueuedSignal {
+            signal,
+            ..QueuedSignal::default()
+        })
     }
 
     /// Returns whether the caller of this process ignored a signal.
-    #[must_use]
     pub fn is_ignored(&self, signal: i32) -> bool {
         was_ignored(signal)
     }
 
     /// The signals that were blocked before there was a queue: those that a command is started with.
-    #[must_use]
     pub fn mask_before(&self) -> SignalMask {
         self.before
     }

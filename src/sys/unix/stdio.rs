@@ -16,14 +16,12 @@ fn was_closed(descriptor: i32) -> bool {
 }
 
 /// Whether the process was started with standard input closed.
-#[must_use]
 pub fn stdin_was_closed() -> bool {
     was_closed(libc::STDIN_FILENO)
 }
 
 /// Whether the process was started with standard output closed. Output is then lost without an
 /// error.
-#[must_use]
 pub fn stdout_was_closed() -> bool {
     was_closed(libc::STDOUT_FILENO)
 }
@@ -59,17 +57,17 @@ pub fn wait_for_end_of_stdin() {
     }
 }
 
-// Runs before the runtime does; only in the command-line tool, no library should do such things. Where
-// the tool begins without the runtime, `startup` does it.
+// Runs before the runtime does; only in the command-line tool, no library should do such things. On Linux the tool
+// begins without the runtime, and `startup` does it.
 // SAFETY: an entry of either section is a function that the loader calls once, with arguments that one
 // without any does not see.
-#[cfg(not(target_env = "musl"))]
+#[cfg(not(target_os = "linux"))]
 #[used]
 #[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_init_func"))]
 #[cfg_attr(not(target_os = "macos"), unsafe(link_section = ".init_array"))]
 static LOOK_FIRST: extern "C" fn() = look;
 
-#[cfg(not(target_env = "musl"))]
+#[cfg(not(target_os = "linux"))]
 extern "C" fn look() {
     for descriptor in [libc::STDIN_FILENO, libc::STDOUT_FILENO] {
         // SAFETY: asks for a flag of a descriptor that may not be open; no memory is involved.

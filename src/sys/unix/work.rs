@@ -29,7 +29,6 @@ impl Target {
 pub fn let_work_go() {}
 
 /// Returns whether the work of this process's command can be ended as a whole.
-#[must_use]
 pub fn work_is_contained() -> bool {
     true
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::windows::ffi::OsStrExt;
 use std::os::windows::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use windows_sys::Win32::Foundation::{ERROR_DIR_NOT_EMPTY, ERROR_SHARING_VIOLATION};
 use windows_sys::Win32::Storage::FileSystem::{
@@ -21,7 +21,7 @@ use crate::identity::Pid;
 pub(crate) use crate::sys::not_linux::{clock_at_boot, is_seen_by_few, lockers, type_of};
 use crate::sys::temporary::random_temporary_name;
 pub(crate) use crate::sys::{FileFacts, FileId, Found, Kind, Space};
-use crate::sys::{created, existing, not_found};
+use crate::sys::{created, existing, locked, not_found};
 
 /// The guard of a directory: a file that, while it is open, cannot be removed or renamed. So there
 /// are never two of them.
@@ -66,30 +66,41 @@ impl Directory {
         created(std::fs::create_dir(path))
     }
 
-    /// Whether others may read it but not write to it: not asked. Its guard is a file that nobody can lock for good
-    /// without having it open.
-    pub(crate) fn is_exposed(&self) -> bool {
-        false
-    }
-
-    /// Whether others may write to it: not asked.
-    pub(crate) fn is_shared(&self) -> bool {
-        false
-    }
-
-    /// There are no sticky bits.
-    pub(crate) fn is_sticky_store(&self) -> bool {
-        false
-    }
-
-    /// Whether what is in it is written in place: always.
-    pub(crate) fn is_own(&self) -> bool {
-        true
-    }
-
-    /// Does nothing: there are no sticky stores.
-    pub(crate) fn ensure_trusted(&self, _below: &Self) -> io::Result<()> {
-        Ok(())
+    always! {
+        /// Whether others may read it but not write to it: not asked. Its guard is a file that nobody can lock for good
+        /// without having it open.
+        pub(crate) is_exposed(&self) -> bool = false;
+        /// Whether others may write to it: not asked.
+        pub(crate) is_shared(&self) -> bool = false;
+        /// There are no sticky bits.
+        pub(crate) is_sticky_store(&self) -> bool = false;
+        /// Whether what is in it is written in place: always.
+        pub(crate) is_own(&self) -> bool = true;
+        /// Does nothing: there are no sticky stores.
+        pub(crate) ensure_trusted(&self, _below: &Self) -> io::Result<()> = Ok(());
+        /// What its filesystem has room for: not asked.
+        pub(crate) space(&self) -> io::Result<Space> = Ok(Space::default());
+        /// There are no such permissions.
+        pub(crate) modes(&self) -> Option<(u32, u32, bool)> = None;
+        /// Does nothing: NTFS keeps a journal of names.
+        pub(crate) sync(&self) -> io::Result<()> = Ok(());
+        /// Who may remove a file does not follow from its directory.
+        pub(crate) only_removable(&self) -> io::Result<Option<u32>> = Ok(None);
+        pub(crate) is_sticky(&self) -> bool = false;
+        /// The process that has the lock on the directory itself: the system does not tell.
+        pub(crate) locked_by(&self) -> Option<Pid> = None;
+        /// What flock(1) could lock: it does not exist here.
+        pub(crate) find_lockable(&self, _name: &OsStr, _create: bool, _writable: bool) -> io::Result<Found>
+            = Err(io::ErrorKind::Unsupported.into());
+        /// The same.
+        pub(crate) find_unread(&self, _name: &OsStr) -> io::Result<Found>
+            = Err(io::ErrorKind::Unsupported.into());
+        /// Not supported.
+        pub(crate) create_unnamed(&self) -> io::Result<Option<File>> = Ok(None);
+        /// Nothing to do: files inherit the access list of their directory.
+        pub(crate) let_others_write(&self, _record: &File) -> io::Result<()> = Ok(());
+        pub(crate) link_unnamed(&self, _file: &File, _name: &OsStr) -> io::Result<bool>
+            = Err(not_found());
     }
 
     /// Creates a directory as any other.
@@ -112,21 +123,6 @@ impl Directory {
         }
     }
 
-    /// What its filesystem has room for: not asked.
-    pub(crate) fn space(&self) -> io::Result<Space> {
-        Ok(Space::default())
-    }
-
-    /// There are no such permissions.
-    pub(crate) fn modes(&self) -> Option<(u32, u32, bool)> {
-        None
-    }
-
-    /// Does nothing: NTFS keeps a journal of names.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-
     /// Its identity. Who may use what is made in it follows from its access control list, which is
     /// inherited.
     pub(crate) fn share(&mut self) -> io::Result<FileId> {
@@ -135,15 +131,6 @@ impl Directory {
 
     pub(crate) fn is_as_opened(&self, path: &Path, id: FileId) -> io::Result<bool> {
         Ok(id_of_path(path)? == id)
-    }
-
-    /// Who may remove a file does not follow from its directory.
-    pub(crate) fn only_removable(&self) -> io::Result<Option<u32>> {
-        Ok(None)
-    }
-
-    pub(crate) fn is_sticky(&self) -> bool {
-        false
     }
 
     pub(crate) fn id(&self) -> io::Result<FileId> {
@@ -204,7 +191,7 @@ impl Directory {
         };
         match file.try_lock() {
             Ok(()) => {
-                *self.guard.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+                *locked(&self.guard) = Some(file);
                 Ok(true)
             }
             Err(std::fs::TryLockError::WouldBlock) => Ok(false),
@@ -220,23 +207,8 @@ impl Directory {
         Err(io::ErrorKind::Interrupted.into())
     }
 
-    /// The process that has the lock on the directory itself: the system does not tell.
-    pub(crate) fn locked_by(&self) -> Option<Pid> {
-        None
-    }
-
-    /// What flock(1) could lock: it does not exist here.
-    pub(crate) fn find_lockable(
-        &self,
-        _name: &OsStr,
-        _create: bool,
-        _writable: bool,
-    ) -> io::Result<Found> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     pub(crate) fn unlock(&self) -> io::Result<()> {
-        let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = locked(&self.guard);
         if let Some(file) = guard.take() {
             // At once; a lock that goes with its handle may take a while (LockFileEx).
             let _ = file.unlock();
@@ -292,20 +264,6 @@ impl Directory {
     pub(crate) fn facts(&self, name: &OsStr) -> io::Result<Option<FileFacts>> {
         let seen = look_at(&self.path.join(name), FILE_FLAG_OPEN_REPARSE_POINT);
         existing(seen)?.as_ref().map(facts_of_file).transpose()
-    }
-
-    /// Not supported.
-    pub(crate) fn create_unnamed(&self) -> io::Result<Option<File>> {
-        Ok(None)
-    }
-
-    /// Nothing to do: files inherit the access list of their directory.
-    pub(crate) fn let_others_write(&self, _record: &File) -> io::Result<()> {
-        Ok(())
-    }
-
-    pub(crate) fn link_unnamed(&self, _file: &File, _name: &OsStr) -> io::Result<bool> {
-        Err(not_found())
     }
 
     /// Creates a file; fails if the name exists.
@@ -399,8 +357,11 @@ impl Directory {
         Ok(())
     }
 
-    /// All names in the directory but its guard, in no order, with the type of each.
-    pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
+    /// What `read` makes of each name in the directory but its guard, in no order, and of its type.
+    pub(crate) fn read<T>(
+        &self,
+        mut read: impl FnMut(&OsStr, Kind) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;
@@ -409,7 +370,7 @@ impl Directory {
                 _ => Kind::OtherOrUnknown,
             };
             if entry.file_name() != GUARD {
-                entries.push((entry.file_name(), kind));
+                entries.extend(read(&entry.file_name(), kind));
             }
         }
         Ok(entries)
@@ -423,26 +384,16 @@ pub(crate) fn is_path(name: &OsStr) -> bool {
     drive || name.starts_with('/') || name.starts_with("./") || name.starts_with("../")
 }
 
-/// There are no sticky stores.
-pub(crate) fn is_sticky_store(_path: &Path) -> bool {
-    false
-}
-
-/// Not known: a file has a list of rights.
-#[cfg(all(feature = "cli", feature = "etcd"))]
-#[must_use]
-pub fn is_exposed(_file: &Path) -> bool {
-    false
-}
-
-/// The owner of what is at a path, if that is another user: not asked for.
-pub(crate) fn other_owner(_path: &Path) -> Option<String> {
-    None
-}
-
-/// Whether the caller may remove a file: found out when it does.
-pub(crate) fn may_remove(_directory: &Path, _owner: u32) -> bool {
-    true
+always! {
+    /// There are no sticky stores.
+    pub(crate) is_sticky_store(_path: &Path) -> bool = false;
+    /// Not known: a file has a list of rights.
+    #[cfg(all(feature = "cli", feature = "cluster"))]
+    pub is_exposed(_file: &Path) -> bool = false;
+    /// The owner of what is at a path, if that is another user: not asked for.
+    pub(crate) other_owner(_path: &Path) -> Option<String> = None;
+    /// Whether the caller may remove a file: found out when it does.
+    pub(crate) may_remove(_directory: &Path, _owner: u32) -> bool = true;
 }
 
 fn move_file(from: &Path, to: &Path) -> io::Result<()> {

@@ -21,7 +21,7 @@ use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::checked;
 use crate::sys::work::Author;
-use crate::sys::{FileFacts, FileId, existing};
+use crate::sys::{FileFacts, FileId, KernelLockCall, existing};
 
 const SHARED: u32 = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 
@@ -129,19 +129,16 @@ pub(crate) fn record_is_locked(file: &File) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Does nothing: there is no table to grow.
-pub(crate) fn grow_fd_table() -> io::Result<()> {
-    Ok(())
+always! {
+    /// Does nothing: there is no table to grow.
+    pub(crate) grow_fd_table() -> io::Result<()> = Ok(());
+    /// No lock needs that.
+    pub(crate) needs_write_access(_error: &io::Error) -> bool = false;
 }
 
 /// Scripts do not number their handles.
 pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
     Ok(file)
-}
-
-/// No lock needs that.
-pub(crate) fn needs_write_access(_error: &io::Error) -> bool {
-    false
 }
 
 /// Takes a lock, shared or exclusive. Blocks, and nothing interrupts it.
@@ -152,6 +149,25 @@ pub(crate) fn lock_file(file: &File, is_shared: bool) -> io::Result<()> {
         LOCKFILE_EXCLUSIVE_LOCK
     };
     lock_byte(file, flags).map(drop)
+}
+
+/// No file has such a lock here: its format is refused before.
+impl KernelLockCall {
+    pub(crate) fn try_lock(self, file: &File, is_shared: bool) -> io::Result<bool> {
+        try_lock_file(file, is_shared)
+    }
+
+    pub(crate) fn lock(self, file: &File, is_shared: bool) -> io::Result<()> {
+        lock_file(file, is_shared)
+    }
+
+    pub(crate) fn unlock(self, file: &File) -> io::Result<()> {
+        unlock_record(file)
+    }
+
+    pub(crate) fn is_locked_exclusively(self, file: &File) -> io::Result<bool> {
+        has_exclusive_lock(file)
+    }
 }
 
 /// The question of flock(1), which does not exist here.

@@ -9,13 +9,6 @@
 //! | no signals | nothing is blocked; the console sends Ctrl-C and Ctrl-Break to the command itself |
 //! | a file that another process has open cannot be removed, renamed or opened | such an operation is retried for half a second before it fails |
 
-#![allow(
-    clippy::needless_pass_by_ref_mut,
-    clippy::unnecessary_wraps,
-    clippy::unused_self,
-    reason = "functions have the signatures that other systems need"
-)]
-
 pub(crate) mod directory;
 mod file;
 mod owner;

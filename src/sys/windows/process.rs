@@ -28,24 +28,25 @@ use windows_sys::w;
 
 use super::checked;
 use crate::identity::{BootId, Pid, ProcessId};
-use crate::sys::digest_of_machine;
-use crate::sys::hostname;
-pub use crate::sys::not_linux::working_directory;
 pub(crate) use crate::sys::not_linux::{
     is_container, least_start_after, pid_namespace, shows_all, state_of_pid_namespace, umask,
-    user_of,
+    user_of, waits_only_for, working_directory,
 };
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
+use crate::sys::{digest_of_machine, hostname};
 
-/// There is no such limit.
-pub(crate) fn descriptor_limit() -> Option<u64> {
-    None
-}
-
-/// Users have no numbers.
-pub(crate) fn own_uid() -> Option<u32> {
-    None
+always! {
+    /// There is no such limit.
+    pub(crate) descriptor_limit() -> Option<u64> = None;
+    /// Users have no numbers.
+    pub(crate) own_uid() -> Option<u32> = None;
+    /// Whether a process is known to be stopped. Windows has no such state, only threads that are suspended.
+    pub(crate) is_stopped(_pid: Pid) -> bool = false;
+    /// Whether a process that was only forked is a part of its parent, as all are that are shown as forked.
+    pub(crate) is_subshell(_pid: Pid, _parent: Pid) -> bool = true;
+    /// Whether the caller may end a process: found out when it does.
+    pub(crate) may_signal(_pid: Pid) -> bool = true;
 }
 
 /// Whether a process with this pid is running.
@@ -69,11 +70,6 @@ pub(crate) fn presence(pid: Pid) -> ProcessState {
             _ => ProcessState::Unknown,
         },
     }
-}
-
-/// Whether a process is known to be stopped. Windows has no such state, only threads that are suspended.
-pub(crate) fn is_stopped(_pid: Pid) -> bool {
-    false
 }
 
 /// The creation time of a process. `None` if it cannot be read, which proves nothing.
@@ -107,11 +103,6 @@ pub(crate) fn kinship(pid: Pid) -> Option<ProcessParent> {
     })
 }
 
-/// Whether a process that was only forked is a part of its parent, as all are that are shown as forked.
-pub(crate) fn is_subshell(_pid: Pid, _parent: Pid) -> bool {
-    true
-}
-
 /// Git Bash, MSYS2 and Cygwin start a program of Windows from a copy of the shell, which stays as long
 /// as the program does (winsup/cygwin/how-spawn-works.txt). Both show the same file, which has the
 /// runtime beside it. There is no other fork.
@@ -127,8 +118,7 @@ fn is_stub_of_cygwin(pid: Pid, parent: Pid) -> bool {
 }
 
 /// The program of a process. Only a debugger can read the arguments.
-#[must_use]
-pub fn command_line(pid: Pid) -> Vec<String> {
+pub(crate) fn command_line(pid: Pid) -> Vec<String> {
     let mut path = [0_u16; 1024];
     let mut length = 1024;
     let Ok(process) = open(pid) else {
@@ -188,12 +178,6 @@ fn machine_guid() -> Option<String> {
 /// Users have no numbers.
 pub(crate) fn user_name(uid: u32) -> String {
     uid.to_string()
-}
-
-/// Whether the caller may end a process: found out when it does.
-#[must_use]
-pub fn may_signal(_pid: Pid) -> bool {
-    true
 }
 
 /// Milliseconds since 1601, which go on while the machine is suspended or off, and move when the

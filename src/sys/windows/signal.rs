@@ -18,8 +18,8 @@ use windows_sys::core::BOOL;
 
 use super::checked;
 use super::process::terminate;
-use crate::sys::QueuedSignal;
 use crate::sys::program::Started;
+use crate::sys::{QueuedSignal, locked};
 
 // The numbers that other systems have for these.
 const SIGHUP: i32 = 1;
@@ -63,32 +63,31 @@ impl SignalQueue {
     }
 
     /// Returns whether this process ignores a signal: none of those in the queue.
-    #[must_use]
     pub fn is_ignored(&self, _signal: i32) -> bool {
         false
     }
 
     /// None.
-    #[must_use]
     pub fn mask_before(&self) -> SignalMask {
         SignalMask
     }
 
     /// Whether Ctrl-C or Ctrl-Break is waiting in the queue. Takes none.
-    #[must_use]
     pub fn is_ending(&self) -> bool {
-        queue().iter().any(|received| received.signal != SIGCHLD)
+        locked(&QUEUE)
+            .iter()
+            .any(|received| received.signal != SIGCHLD)
     }
 
     /// Takes the first of them out of the queue: for a supervisor that has not started its command
     /// yet, and so is meant itself.
     #[must_use]
-    pub fn take_ending(&self) -> Option<i32> {
-        let mut queue = queue();
+    pub fn take_ending(&self) -> Option<QueuedSignal> {
+        let mut queue = locked(&QUEUE);
         let at = queue
             .iter()
             .position(|received| received.signal != SIGCHLD)?;
-        queue.remove(at).map(|received| received.signal)
+        queue.remove(at)
     }
 
     /// The next one, or `None` when `timeout` has passed without one (`None`: no limit).
@@ -97,7 +96,7 @@ impl SignalQueue {
     /// None.
     pub fn next(&self, timeout: Option<Duration>) -> io::Result<Option<QueuedSignal>> {
         let (mut queue, _) = QUEUED
-            .wait_timeout_while(queue(), timeout.unwrap_or(Duration::MAX), |queue| {
+            .wait_timeout_while(locked(&QUEUE), timeout.unwrap_or(Duration::MAX), |queue| {
                 queue.is_empty()
             })
             .unwrap_or_else(PoisonError::into_inner);
@@ -107,15 +106,11 @@ impl SignalQueue {
 
 /// Adds to the queue.
 pub(super) fn add(signal: i32) {
-    queue().push_back(QueuedSignal {
+    locked(&QUEUE).push_back(QueuedSignal {
         signal,
         ..QueuedSignal::default()
     });
     QUEUED.notify_all();
-}
-
-fn queue() -> std::sync::MutexGuard<'static, VecDeque<QueuedSignal>> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Called by a thread of the system.
@@ -137,12 +132,29 @@ unsafe extern "system" fn on_control(event: u32) -> BOOL {
 /// Nothing to use.
 pub fn use_sigalrm() {}
 
-/// Files have no such limit: returns `true`, as if it had been ignored before.
-///
-/// # Errors
-/// None.
-pub fn ignore_file_size_signal() -> io::Result<bool> {
-    Ok(true)
+always! {
+    /// Files have no such limit: returns `true`, as if it had been ignored before.
+    ///
+    /// # Errors
+    /// None.
+    pub ignore_file_size_signal() -> io::Result<bool> = Ok(true);
+    /// Nothing to do: the console sends its events to every process.
+    ///
+    /// # Errors
+    /// None.
+    pub send_from_terminal(_child: &Started, _signal: i32, _session_only: bool) -> io::Result<()>
+        = Ok(());
+    /// Nothing to do: a console stops no process.
+    ///
+    /// # Errors
+    /// None.
+    pub stop(_with: Option<&Started>) -> io::Result<()> = Ok(());
+    /// `None`: not known.
+    #[must_use]
+    pub last_signal() -> Option<i32> = None;
+    /// `None`: none is sent.
+    #[must_use]
+    pub last_number() -> Option<i32> = None;
 }
 
 /// There is none: blocking calls cannot be interrupted.
@@ -173,22 +185,6 @@ pub fn send(child: &Started, signal: i32) -> io::Result<()> {
     terminate(child.child().as_handle(), code)
 }
 
-/// Nothing to do: the console sends its events to every process.
-///
-/// # Errors
-/// None.
-pub fn send_from_terminal(_child: &Started, _signal: i32, _session_only: bool) -> io::Result<()> {
-    Ok(())
-}
-
-/// Nothing to do: a console stops no process.
-///
-/// # Errors
-/// None.
-pub fn stop(_with: Option<&Started>) -> io::Result<()> {
-    Ok(())
-}
-
 /// Runs `install`; there is one handler for Ctrl-C, and nothing is ignored.
 pub fn tell_signals_apart(install: impl FnOnce()) {
     install();
@@ -199,12 +195,6 @@ pub fn note_signals() {}
 
 /// Nothing to do: no program takes the place of this one.
 pub fn stop_telling_signals_apart() {}
-
-/// `None`: not known.
-#[must_use]
-pub fn last_signal() -> Option<i32> {
-    None
-}
 
 /// Ends the calling process as if `signal` had ended it.
 pub fn exit_by_signal(signal: i32) {
@@ -218,7 +208,6 @@ pub fn exit_by_signal(signal: i32) {
 }
 
 /// The signal that ended a process, if one did.
-#[must_use]
 pub fn terminating_signal(status: ExitStatus) -> Option<i32> {
     (status.code().map(i32::cast_unsigned) == Some(CONTROL_C_EXIT)).then_some(SIGINT)
 }

@@ -4,7 +4,6 @@ use std::io::{ErrorKind, Read};
 use std::os::windows::io::AsRawHandle;
 
 /// Whether the process was started with standard input closed.
-#[must_use]
 pub fn stdin_was_closed() -> bool {
     std::io::stdin().as_raw_handle().is_null()
 }
@@ -23,7 +22,6 @@ pub fn wait_for_end_of_stdin() {
 
 /// Whether the process was started with standard output closed. Output is then lost without an
 /// error.
-#[must_use]
 pub fn stdout_was_closed() -> bool {
     std::io::stdout().as_raw_handle().is_null()
 }

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::windows::io::{AsHandle, AsRawHandle, FromRawHandle, OwnedHandle};
 use std::process::Child;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use windows_sys::Win32::Foundation::ERROR_MORE_DATA;
 use windows_sys::Win32::System::JobObjects::{
@@ -21,6 +21,7 @@ use super::checked;
 use super::file::is_code;
 use super::process::{all, created, has_ended, open_to, terminate};
 use crate::identity::{Pid, ProcessId};
+use crate::sys::locked;
 pub use crate::sys::not_linux::adopt_orphans;
 pub(crate) use crate::sys::not_linux::{
     command_holds, has_open, own_children, visit_list, wait_for_any,
@@ -29,10 +30,6 @@ use crate::sys::work::{Look, Marks};
 
 /// The job of the command that this process supervises.
 static OWN_JOB: Mutex<Option<Job>> = Mutex::new(None);
-
-fn own_job() -> MutexGuard<'static, Option<Job>> {
-    OWN_JOB.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A job: what is in it ends when its last handle is closed, unless it is let go.
 pub(super) struct Job(OwnedHandle);
@@ -89,7 +86,7 @@ impl Job {
 
     /// Keeps it until the work is over.
     pub(super) fn keep(self) {
-        *own_job() = Some(self);
+        *locked(&OWN_JOB) = Some(self);
     }
 
     fn processes(&self) -> Vec<Pid> {
@@ -125,16 +122,15 @@ impl Job {
 /// Lets the processes live that a command has left behind, once it has ended by itself. They would
 /// otherwise end with this process.
 pub fn let_work_go() {
-    if let Some(job) = own_job().take() {
+    if let Some(job) = locked(&OWN_JOB).take() {
         job.let_go();
     }
 }
 
 /// Returns whether the work of this process's command can be ended as a whole. `false` on old versions of
 /// Windows, inside a job in which no other can be nested.
-#[must_use]
 pub fn work_is_contained() -> bool {
-    own_job().is_some()
+    locked(&OWN_JOB).is_some()
 }
 
 /// A live process of the work, which keeps its identity as long as this exists.
@@ -170,9 +166,11 @@ impl Target {
         terminate(self.handle.as_handle(), LOST)
     }
 
-    /// Users have no numbers.
-    pub(in crate::sys) fn users(&self) -> Option<[u32; 2]> {
-        None
+    always! {
+        /// It looks by itself, once a second.
+        pub(in crate::sys) tell_to_look(&self) -> io::Result<()> = Ok(());
+        /// Users have no numbers.
+        pub(in crate::sys) users(&self) -> Option<[u32; 2]> = None;
     }
 
     /// Ends it as if by TERM: there is no way to ask it to.
@@ -199,7 +197,7 @@ pub(crate) fn visit(
     _command: Option<Pid>,
     each: &mut dyn FnMut(&Target),
 ) -> Look {
-    let job = own_job();
+    let job = locked(&OWN_JOB);
     if let Some(job) = job.as_ref().filter(|_| marks.are_of_own_command()) {
         let mut look = Look::Nothing;
         for target in job.processes().into_iter().filter_map(Target::open) {

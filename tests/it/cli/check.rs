@@ -4,7 +4,7 @@ use serde_json::Value;
 
 #[cfg(unix)]
 use crate::harness::Signal;
-use crate::harness::{Running, TestEnv, last_json_object, wait_until};
+use crate::harness::{Running, TestEnv, last_json_object, stderr, wait_until};
 
 #[test]
 fn check_of_free_lock_is_0_and_creates_nothing() {
@@ -411,6 +411,61 @@ fn daemon_that_was_started_under_a_lock_is_not_under_it_once_the_hold_has_ended(
 }
 
 #[cfg(target_os = "linux")]
+/// What `acquire` would do says whether a lease of the caller's own is in its way.
+#[test]
+fn lease_of_the_callers_owner_is_available_to_it_as_acquire_finds_it() {
+    let env = TestEnv::new();
+    env.done(["acquire", "x", "--ttl", "1h", "--owner", "me"]);
+    env.done(["acquire", "a", "b", "--ttl", "1h", "--owner", "me"]);
+    env.done(["acquire", "-s", "y", "--ttl", "1h", "--owner", "me"]);
+    let mut run = env.hold(&["z", "--owner", "me"]);
+    for (lock, owner, code) in [
+        ("x", "me", 0),
+        ("x", "you", 6),
+        ("-s x", "me", 6),
+        ("a", "me", 6),
+        ("-s y", "me", 0),
+        ("y", "me", 6),
+        ("z", "me", 6),
+    ] {
+        let check = format!("check --available --owner {owner} {lock}");
+        let acquire = format!("acquire --ttl 1h --owner {owner} {lock}");
+        let found = env.code(check.split(' '));
+        assert_eq!(found, code, "{check}");
+        // One that can be shared is taken beside.
+        if lock != "-s y" {
+            assert_eq!(env.code(acquire.split(' ')), code, "{acquire}");
+        }
+    }
+    assert_eq!(env.code(["check", "--available", "x"]), 6);
+    env.end();
+    run.finish();
+}
+
+/// Another acquire of one of them would take nothing more, and a release would give both back.
+#[cfg(unix)]
+#[test]
+fn owner_of_several_locks_is_told_to_renew_them() {
+    let env = TestEnv::new();
+    env.done(["acquire", "a", "b", "--ttl", "1h", "--owner", "me"]);
+    let output = env.output(["acquire", "a", "--ttl", "2h", "--owner", "me"]);
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(6), "{told}");
+    let (_, line) = told.split_once("with others: to extend it, run `").unwrap();
+    let (line, rest) = line.split_once('`').unwrap();
+    assert!(line.ends_with("renew a --owner me"), "{line}");
+    assert!(rest.contains("release a --owner me` first"), "{rest}");
+    assert!(
+        env.shell(&format!("{line} --ttl 2h"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    let left = |name: &str| env.lock(name)["expires_at"].clone();
+    assert_eq!(left("a"), left("b"));
+}
+
+#[cfg(unix)]
 #[test]
 fn details_and_json_of_mine_name_the_holder() {
     let env = TestEnv::new();

@@ -76,7 +76,9 @@ fn candidates_are_what_the_store_and_the_configuration_have() {
         ),
         (
             "onehold --format ",
-            &["native", "prodigy", "sprint", "memory", "pid", "flock"],
+            &[
+                "native", "prodigy", "sprint", "memory", "pid", "flock", "fcntl",
+            ],
         ),
         ("onehold run --on-zombie ", &["take", "ask", "fail"]),
         ("onehold list --state h", &["held"]),

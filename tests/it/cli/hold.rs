@@ -42,6 +42,41 @@ fn lock_is_held_until_stdin_ends_and_what_arrives_there_is_ignored() {
 }
 
 #[test]
+fn program_that_started_it_is_named_before_it() {
+    let env = TestEnv::new();
+    let mut hold = start(&env, &["x"]);
+    hold.line();
+    let (own, server) = (std::process::id(), hold.running.pid());
+    let lock = env.lock("x");
+    assert_eq!(
+        (&lock["program"]["pid"], &lock["pid"]),
+        (&json!(own), &json!(server))
+    );
+    let words: Vec<String> = std::env::args().collect();
+    assert_eq!(lock["program"]["command"], json!(words));
+    let named = contains(format!("is held by process {own} ("))
+        .and(contains(format!(", through onehold {server}, since ")));
+    for verb in [&["check", "x"][..], &["run", "x", "--", "true"]] {
+        let told = output(&mut env.onehold(verb));
+        let texts = [told.stdout, told.stderr].concat();
+        let texts = String::from_utf8(texts).unwrap();
+        assert!(predicates::Predicate::eval(&named, &texts), "{texts}");
+    }
+    let listed = env.done(["list"]);
+    assert!(listed.contains(&format!(" {own} (")), "{listed}");
+    let mut waiter = start(&env, &["--json", "-w", "1h", "x"]);
+    waiter.event("waiting");
+    wait_until("it waits", || env.number_of_waiters("x") == 1);
+    assert_eq!(env.lock("x")["waiters"][0]["program"]["pid"], own);
+    hold.running.kill();
+    waiter.event("held");
+    waiter.running.kill();
+    let zombie = env.onehold(["check", "x"]).output().unwrap();
+    let zombie = String::from_utf8(zombie.stdout).unwrap();
+    assert!(zombie.contains("which has exited"), "{zombie}");
+}
+
+#[test]
 fn lock_is_free_soon_after_its_program_was_killed() {
     let env = TestEnv::new();
     // The shell becomes a process that has the only end of the pipe.

@@ -3,8 +3,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::io::Read;
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -12,8 +12,13 @@ use crate::harness::hold::Hold;
 use crate::harness::schema::{SCHEMA, check};
 use crate::harness::{Running, Signal, TestEnv, json_object, last_json_object, stderr, wait_until};
 
-/// Keys that only etcd gives a value, and a machine with a configuration; `tests/etcd` and `tests/environments` see it.
-const ELSEWHERE: [&str; 2] = ["lock.takeable_in_ms", "result_config.machine_file"];
+/// Keys that only a server gives a value, and a machine with a configuration; `tests/cluster` and `tests/environments`
+/// see them.
+const ELSEWHERE: [&str; 3] = [
+    "lock.takeable_in_ms",
+    "result_config.machine_file",
+    "result_taking.left_seconds",
+];
 
 /// Asks for objects, and collects the keys that were not null.
 struct Tour {
@@ -50,6 +55,59 @@ impl Tour {
         )
     }
 
+    /// What is there, the waiters last.
+    fn see_events_of_list(&self) {
+        let _waiter = self.env.start(["run", "-w", "1h", "b", "--", "true"]);
+        wait_until("it waits", || self.env.number_of_waiters("b") == 1);
+        let mut list = self.env.onehold(["list", "--watch", "--json"]);
+        let mut list = list.stdout(Stdio::piped()).spawn().unwrap();
+        for line in BufReader::new(list.stdout.take().unwrap()).lines() {
+            let event = self.see(json_object(line.unwrap().as_bytes()));
+            if event["event"] == "waiting" {
+                break;
+            }
+        }
+        list.kill().unwrap();
+        list.wait().unwrap();
+    }
+
+    /// Two commands wait for each other's locks.
+    fn see_deadlock(&self) {
+        let env = &self.env;
+        let script = "touch began; until test -e second; do sleep 0.01; done
+            onehold run -w forever --json first -- true 2> refused; true";
+        let mut last = env.start(["run", "last", "--", "sh", "-c", script]);
+        wait_until("it has its lock", || env.path("began").exists());
+        let script = "onehold run -w forever last -- true; true";
+        let mut first = env.start(["run", "first", "--", "sh", "-c", script]);
+        wait_until("it waits", || env.number_of_waiters("last") == 1);
+        std::fs::write(env.path("second"), "").unwrap();
+        assert_eq!((last.finish(), first.finish()), (0, 0));
+        self.see(json_object(&std::fs::read(env.path("refused")).unwrap()));
+    }
+
+    /// What a hold displaces, a refusal, and a server and what it is asked.
+    fn more_events(&self) {
+        self.acquire("l").kill();
+        self.see(self.hold("l").event("held"));
+        self.see(self.hold("-n b").event("failed"));
+        let root = json!({ "$ref": "#/$defs/request", "$defs": SCHEMA["$defs"] });
+        let mut server = Hold::start(self.env.onehold(["hold", "--serve"]));
+        for (id, event) in [(1, "held"), (2, "waiting")] {
+            let request = json!({
+                "id": id, "command": "hold", "names": ["m"], "cwd": "/", "caller": id, "wait": "1h",
+            });
+            let found = check(&root, &request);
+            assert_eq!(found.errors, [""; 0], "{request}");
+            self.seen.borrow_mut().extend(found.seen);
+            writeln!(server.stdin.as_mut().unwrap(), "{request}").unwrap();
+            self.see(server.event(event));
+        }
+        self.json("check m");
+        writeln!(server.stdin.as_mut().unwrap(), r#"{{"id":3}}"#).unwrap();
+        self.see(server.event("failed"));
+    }
+
     fn acquire(&self, words: &str) -> Running {
         let holder = Running::sleeper();
         let pid = holder.pid();
@@ -64,28 +122,22 @@ fn each_key_of_each_object_is_seen_with_a_value() {
     let seen = RefCell::default();
     let config = "[defaults]\nhistory = true\n[formats]\n\"~/f/\" = \"flock\"\n\
                   [profiles.app]\nformat = \"native\"\ndetails = { who = \"owner\" }\n";
-    std::fs::create_dir_all(env.path(".config/onehold")).unwrap();
-    std::fs::write(env.path(".config/onehold/config.toml"), config).unwrap();
+    env.write(".config/onehold/config.toml", config);
     let tour = Tour { env, seen };
     let env = &tour.env;
     // A break that ends after ten seconds, because this work gets no KILL.
     let script = "trap '' TERM; echo > trapped; while test -e trapped; do sleep 0.1; done";
-    let words = [
-        "run",
-        "--kill-after",
-        "0",
-        "stays",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ];
+    let words = "run --kill-after 0 stays -- sh -c"
+        .split(' ')
+        .chain([script]);
     let mut stays = env.start(words);
     wait_until("its command traps TERM", || env.path("trapped").exists());
     let mut breaking = env.start_with_output(["break", "--yes", "--json", "stays"]);
 
     // Refusals, waiters, kept places.
-    let _lease = tour.json("acquire a --ttl 1h --owner o -m why");
+    for _ in ["new", "repeated"] {
+        tour.json("acquire a --ttl 1h --owner o -m why");
+    }
     let _job = tour.acquire("b");
     tour.run("-n a", "true");
     tour.run("-n b", "true");
@@ -143,9 +195,9 @@ fn each_key_of_each_object_is_seen_with_a_value() {
     tour.see(second.event("held"));
     assert_eq!(second.end(), 0);
     tour.see(second.event("released"));
-    tour.acquire("l").kill();
-    tour.see(tour.hold("l").event("held"));
-    tour.see(tour.hold("-n b").event("failed"));
+    tour.more_events();
+    tour.see_events_of_list();
+    tour.see_deadlock();
 
     // The others.
     tour.json("cleanup -n");

@@ -29,6 +29,8 @@ mod recipes;
 mod formats;
 mod malformed;
 mod profiles;
+#[cfg(unix)]
+mod project;
 // What an operator sees before a break.
 #[cfg(unix)]
 mod operator;
@@ -38,6 +40,8 @@ mod die_with;
 // Locks that are held for programs.
 #[cfg(target_os = "linux")]
 mod hold;
+#[cfg(target_os = "linux")]
+mod serve;
 #[cfg(unix)]
 mod supervision;
 // The same on a terminal, and what a command inherits.

@@ -3,6 +3,7 @@ use predicates::prelude::*;
 use predicates::str::{contains, is_match};
 
 use super::env::edited;
+use crate::harness::hold::Hold;
 use crate::harness::{Running, TestEnv, number_in, wait_until};
 
 #[test]
@@ -190,6 +191,14 @@ fn renew_restarts_age_of_detached_hold_only() {
         .assert()
         .code(4)
         .stderr(contains("a running `onehold run` renews its own hold"));
+    let mut hold = Hold::start(env.onehold(["hold", "z", "--owner", "me", "--json"]));
+    hold.event("held");
+    env.onehold(["renew", "z", "--owner", "me"])
+        .assert()
+        .code(4)
+        .stderr(contains(
+            "`hold` keeps its own hold alive: nothing to renew",
+        ));
 }
 
 #[test]

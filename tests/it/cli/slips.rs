@@ -25,6 +25,9 @@ const SLIPS: &[(&str, &str)] = &[
     ),
     ("onehold -- echo hi", "onehold run -- echo hi"),
     ("onehold -q -- echo hi", "onehold run -q -- echo hi"),
+    // A path is one lock, and is in no list.
+    ("onehold list --path b9", "onehold check --path b9"),
+    ("onehold list --path b9 x", ""),
     (
         "onehold --dir other b9 -- echo hi",
         "onehold run --dir other b9 -- echo hi",

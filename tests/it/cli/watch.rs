@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Running, Signal, TestEnv, exit_code, send, wait_until};
+use crate::harness::{Running, Signal, TestEnv, exit_code, json_object, send, wait_until};
 
 /// `list --watch` on a pipe.
 struct Watched {
@@ -155,7 +155,7 @@ fn table_is_printed_at_least_so_often() {
     // The value is only what follows `=`.
     let mut watched = Watched::start(&env, &["--watch", "y"]);
     watched.until(<[String]>::is_empty);
-    for clash in ["--json", "--prometheus", "-v"] {
+    for clash in ["--prometheus", "-v"] {
         assert_eq!(env.code(["list", "--watch", clash]), 2);
     }
 }
@@ -343,4 +343,94 @@ fn resized_terminal_is_redrawn_in_its_width_and_height() {
     terminal.press(b"q");
     terminal.until(LEAVE);
     assert_eq!(terminal.finish(), 0);
+}
+
+/// `list --watch --json`, line by line.
+struct Events {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Events {
+    fn start(env: &TestEnv, words: &[&str]) -> Self {
+        let words = [&["list", "--watch", "--json"][..], words].concat();
+        let mut child = env.onehold(words).stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        spawn(move || {
+            for line in stdout.lines() {
+                if sender.send(line.unwrap()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// The next event in brief, "held x".
+    fn next(&mut self) -> String {
+        let line = self.lines.recv_timeout(Duration::from_secs(20)).unwrap();
+        let event = json_object(line.as_bytes());
+        let text = |key: &str| event[key].as_str().unwrap().to_owned();
+        assert_eq!(
+            event["waiter"].is_null(),
+            !["waiting", "left"].contains(&&*text("event"))
+        );
+        format!("{} {}", text("event"), text("name"))
+    }
+}
+
+#[test]
+fn events_tell_what_is_there_and_then_what_happens() {
+    let env = TestEnv::new();
+    env.create_zombie("z");
+    env.done(["acquire", "a", "--ttl", "1h", "--owner", "o"]);
+    let mut waiter = env.start(["run", "-w", "forever", "a", "--", "true"]);
+    wait_until("it waits", || env.number_of_waiters("a") == 1);
+    let mut events = Events::start(&env, &[]);
+    let first = [events.next(), events.next(), events.next()];
+    assert_eq!(first, ["held a", "zombie z", "waiting a"]);
+    // Each step is noticed without anything else that would make it look.
+    env.done(["run", "z", "--", "sleep", "0.2"]);
+    assert_eq!([events.next(), events.next()], ["taken-over z", "held z"]);
+    assert_eq!(events.next(), "released z");
+    waiter.kill();
+    assert_eq!(events.next(), "left a");
+    env.done(["break", "a", "--yes"]);
+    assert_eq!(events.next(), "broken a");
+    let mut holder = Running::sleeper();
+    let pid = holder.pid().to_string();
+    env.done(["acquire", "b", "--pid", &pid, "--max-age", "600ms"]);
+    assert_eq!([events.next(), events.next()], ["held b", "overdue b"]);
+    holder.kill();
+    assert_eq!(events.next(), "zombie b");
+    env.done(["acquire", "s", "--ttl", "300ms", "--slots", "2"]);
+    assert_eq!([events.next(), events.next()], ["held s", "zombie s"]);
+    env.done(["cleanup"]);
+    let mut both = [events.next(), events.next()];
+    both.sort();
+    assert_eq!(both, ["released b", "released s"]);
+}
+
+#[test]
+fn events_are_those_of_the_names_that_were_asked_for_until_the_reader_is_gone() {
+    let env = TestEnv::new();
+    let mut events = Events::start(&env, &["files/"]);
+    for name in ["other", "files/a"] {
+        env.done(["acquire", name, "--ttl", "1h"]);
+    }
+    assert_eq!(events.next(), "held files/a");
+    // The thread that reads ends with the next line, and so does the program with the one after it.
+    events.lines = channel().1;
+    wait_until("it has ended", || {
+        env.done(["run", "files/d", "--", "sleep", "0.2"]);
+        events.child.try_wait().unwrap().is_some()
+    });
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

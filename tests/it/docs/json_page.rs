@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::harness::schema::SCHEMA;
 
 /// The sections, each with its objects. One with the title of its section has no heading of its own.
-const SECTIONS: [(&str, &[&str]); 5] = [
+const SECTIONS: [(&str, &[&str]); 7] = [
     (
         "RESULT",
         &[
@@ -15,6 +15,7 @@ const SECTIONS: [(&str, &[&str]); 5] = [
             "result_held",
             "result_run",
             "result_hold",
+            "result_served",
             "result_check",
             "result_doctor",
             "result_history",
@@ -22,7 +23,12 @@ const SECTIONS: [(&str, &[&str]); 5] = [
         ],
     ),
     ("EVENTS OF HOLD", &["event"]),
-    ("LOCK OBJECT", &["lock", "slots", "locker", "waiter"]),
+    ("REQUESTS", &["request"]),
+    ("EVENTS OF LIST", &["list_event"]),
+    (
+        "LOCK OBJECT",
+        &["lock", "program", "slots", "locker", "waiter"],
+    ),
     (
         "ERROR OBJECT",
         &[
@@ -33,6 +39,8 @@ const SECTIONS: [(&str, &[&str]); 5] = [
             "details_running",
             "running_process",
             "details_time_limit",
+            "details_deadlock",
+            "deadlock_link",
         ],
     ),
     (
@@ -54,7 +62,7 @@ const SECTIONS: [(&str, &[&str]); 5] = [
 
 /// The rules, for DESCRIPTION.
 const RULES: [&str; 6] = [
-    "With --json, a command prints exactly one object on one line to stdout, even if it fails: the result. For run, whose stdout belongs to CMD, it is the last line on stderr. run --exec and run --reentrant are replaced by CMD, and print a result only if they fail. For hold, see EVENTS OF HOLD. The exit status is the same as without --json.",
+    "With --json, a command prints exactly one object on one line to stdout, even if it fails: the result. For run, whose stdout belongs to CMD, it is the last line on stderr. run --exec and run --reentrant are replaced by CMD, and print a result only if they fail. For hold and list --watch, see EVENTS OF HOLD and EVENTS OF LIST. The exit status is the same as without --json.",
     "Within 1.x, no key is removed, and none changes its name, type, unit or meaning. Later versions may add keys, and words of status, error.code, reason and the like: ignore unknown keys, and treat an unknown status or error.code as a failure if success is false. All keys date from 0.1.0; later ones say which version added them.",
     "A key that is not optional is always present. Unless the text of a key says otherwise, null and absent mean none or not known. Texts for people (message, errors, evidence, zombie_reason, detail, advice) may change at any time.",
     "A time is a string as in RFC 3339, in UTC with Z and 0, 3, 6 or 9 decimals of a second, such as 2026-11-22T13:21:16.123456Z. Sorted as strings, times may be out of order. Keys in _seconds are seconds with decimals, keys in _ms milliseconds.",
@@ -258,7 +266,7 @@ fn words_of_the_schema_are_those_that_the_program_says() {
             "error",
             "code",
             quoted(
-                "bin/onehold/messages/refusal.rs",
+                "bin/onehold/messages/outcome.rs",
                 "impl Refusal {",
                 "const fn row",
                 is_code,
@@ -269,8 +277,8 @@ fn words_of_the_schema_are_those_that_the_program_says() {
             "reason",
             quoted(
                 "decision/verdict.rs",
-                "impl Reason {",
-                "impl Evidence {",
+                "pub enum Reason {",
+                "pub enum Evidence {",
                 is_word,
             ),
         ),
@@ -279,8 +287,8 @@ fn words_of_the_schema_are_those_that_the_program_says() {
             "proof",
             quoted(
                 "decision/verdict.rs",
-                "impl Evidence {",
-                "pub struct Verdict",
+                "pub enum Evidence {",
+                "impl Reason {",
                 is_word,
             ),
         ),
@@ -299,7 +307,7 @@ fn words_of_the_schema_are_those_that_the_program_says() {
             "event",
             "reason",
             quoted(
-                "bin/onehold/commands/hold.rs",
+                "bin/onehold/commands/hold/mod.rs",
                 "fn reason(",
                 "\n    }",
                 is_word,

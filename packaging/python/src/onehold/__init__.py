@@ -3,12 +3,13 @@
 with onehold.lock("backup", wait="5m", message="nightly") as hold:
     print(hold.number)
 
-Each lock is held by a process of its own, `onehold hold`, for as long as this process keeps a pipe open.
+One process, `onehold hold --serve`, holds the locks of this interpreter for as long as it lives.
 """
 
+from onehold._answer import check
 from onehold._hold import Hold, Lock, lock, try_lock
 from onehold._lease import Lease, acquire
-from onehold._program import check, find_program
+from onehold._program import find_program
 from onehold.errors import Error, Locked, Lost, NotFound, TimedOut
 
 __all__ = [

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import inspect
 import signal
@@ -13,21 +14,26 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Callable, List, Optional, Tuple, Type, TypeVar, cast
 
-from onehold._options import Duration, Name, Options, Unpack, display, words
-from onehold._pipe import Holder
-from onehold._program import find_program
-from onehold.errors import Answer, Error, Locked, Lost, failure
+from onehold._options import Duration, Name, Options, Unpack, display, request
+from onehold._server import Claim, caller_of_thread
+from onehold.errors import Answer, Error, Locked, Lost, attach, failure
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 OnLost = Callable[[Lost], object]
 AnyHold = TypeVar("AnyHold")
 
 
-def loss(event: Optional[Answer], names: Tuple[Name, ...], number: int, released: bool) -> Optional[Lost]:
-    """Why a hold has ended, from its last event; `None` if we have ended it ourselves."""
+def loss(claim: Claim, names: Tuple[Name, ...], number: int, released: bool) -> Optional[Lost]:
+    """Why a hold has ended; `None` if we have ended it ourselves."""
+    event = claim.last
+    if claim.is_forked:
+        text = f"lost lock {display(names)}: the process that forked this one holds it"
+        return Lost(text, {"hold": number, "reason": "forked"})
     if event is None:
         text = f"lost lock {display(names)}: the process that held it was killed"
         return Lost(text, {"hold": number, "reason": "killed"})
+    if event["event"] == "failed" or (event["event"] == "released" and event["reason"] == "request"):
+        return None
     if event["event"] == "released" and event["reason"] == "stdin":
         text = f"lost lock {display(names)}: this program has closed the pipe that kept it held"
         return None if released else Lost(text, event)
@@ -35,14 +41,11 @@ def loss(event: Optional[Answer], names: Tuple[Name, ...], number: int, released
     return Lost(event["message"] or text, event)
 
 
-def forked(names: Tuple[Name, ...], number: int) -> Lost:
-    text = f"lost lock {display(names)}: the process that forked this one holds it"
-    return Lost(text, {"hold": number, "reason": "forked"})
-
-
-def not_held(event: Optional[Answer], names: Tuple[Name, ...], status: int) -> Error:
+def not_held(claim: Claim, names: Tuple[Name, ...]) -> Error:
+    event = claim.first
     if event is not None and event["event"] == "failed":
         return failure(event)
+    status = claim.server.status if claim.server is not None else 0
     return Error(f"cannot hold {display(names)}: onehold exited with {status} without an answer")
 
 
@@ -60,7 +63,10 @@ def own_hold(holds: List[Tuple[object, AnyHold]], caller: object) -> AnyHold:
 
 
 class Hold:
-    """A lock that is held. `lost` is set at once when it no longer is; `release` then raises `Lost`."""
+    """A lock that is held. `lost` is set at once when it no longer is; `release` then raises `Lost`.
+
+    It is released when it is dropped, too.
+    """
 
     number: int
     """Hold number. It only grows, so a storage can refuse an earlier holder."""
@@ -72,84 +78,72 @@ class Hold:
     """Path of the lock file; `None` on etcd."""
     displaced: Optional[Answer]
     """The dead holder that the lock was taken over from."""
-    lost: threading.Event
 
     def __init__(
         self,
-        command: List[str],
+        claim: Claim,
         names: Tuple[Name, ...],
         on_lost: Optional[OnLost],
         lost_signal: Optional[int],
     ) -> None:
         self.names = names
-        self.lost = threading.Event()
         self._on_lost = on_lost
         self._lost_signal = lost_signal
-        self._released = False
-        self._loss: Optional[Lost] = None
-        self._ended = threading.Event()
-        self._holder = Holder(command)
-        self._messages = self._holder.read()
-        self._watching = threading.Thread(target=self._watch, name="onehold", daemon=True)
+        self._begin(claim)
+
+    def _begin(self, claim: Claim) -> None:
+        self._claim = claim
+        self._state = _State(claim, self.names, self._on_lost, self._lost_signal)
+        claim.on_end = self._state.end
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set when the lock is no longer held against our will."""
+        return self._state.lost
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost.is_set() else "released" if self._claim.has_let_go else "held"
+        return f"<onehold.Hold {display(self.names)}, hold {getattr(self, 'number', None)}, {state}>"
 
     def _take(self) -> None:
         try:
-            self._holder.start()
-            held = next(self._messages)
-            if held is None or held["event"] != "held":
-                raise not_held(held, self.names, self._holder.end())
-            self.number = held["hold"]
+            self._claim.ask(caller_of_thread())
+            held = self._claim.answer()
+            while self._claim.was_too_late():
+                self._begin(Claim(self._claim.program, self._claim.tail))
+                self._claim.ask(caller_of_thread())
+                held = self._claim.answer()
+            if held is None or not self._claim.is_held:
+                raise not_held(self._claim, self.names)
+            self.number = self._state.number = held["hold"]
             self.slot = held["slot"]
             self.slots = held["slots"]
             self.file = held["file"]
             self.displaced = held["displaced"]
-            self._holder.after_fork = self._not_held_in_child
-            self._watching.start()
         except BaseException:
-            self._holder.let_go()
-            if self._holder.process is not None:
-                self._holder.end()
+            self._let_go()
+            self._claim.wait_for_end()
             raise
 
-    def _watch(self) -> None:
-        lost = loss(next(self._messages), self.names, self.number, self._released)
-        try:
-            if lost is not None:
-                self._loss = lost
-                self.lost.set()
-            told = lost is not None and not self._released
-            if told and self._lost_signal is not None:
-                # To the main thread, whose sleep or read it then interrupts. Not behind the block: `release` waits.
-                signal.pthread_kill(cast("int", threading.main_thread().ident), self._lost_signal)
-            self._ended.set()
-            if told and self._on_lost is not None:
-                self._on_lost(cast("Lost", lost))
-        finally:
-            self._ended.set()
-            self._holder.end()
-
-    def _not_held_in_child(self) -> None:
-        # New ones: a thread of the parent may have the locks of the old ones.
-        self.lost = threading.Event()
-        self.lost.set()
-        self._ended = threading.Event()
-        self._ended.set()
-        self._loss = forked(self.names, self.number)
+    def _let_go(self) -> None:
+        self._state.is_released = True
+        self._claim.let_go()
 
     def release(self) -> None:
         """Releases the lock, and returns when it is free. A second call raises nothing."""
-        self._released = True
-        self._holder.let_go()
+        self._let_go()
         if sys.is_finalizing():
             # The thread no longer runs. The process frees the lock all the same.
             return
-        self._ended.wait()
-        lost, self._loss = self._loss, None
+        self._claim.wait_for_end()
+        lost, self._state.loss = self._state.loss, None
         if lost is not None:
             raise lost
-        if not self.lost.is_set():
-            # Not after a loss: where etcd does not answer, the process needs some seconds to exit.
-            self._watching.join()
+
+    def __del__(self) -> None:
+        # Its answer is not waited for: this may be any thread, with any lock.
+        with suppress(AttributeError):
+            self._let_go()
 
     def __enter__(self) -> Hold:
         return self
@@ -162,12 +156,55 @@ class Hold:
     ) -> None:
         try:
             self.release()
-        except Lost:
-            if kind is None:
+        except Lost as lost:
+            if error is None:
                 raise
+            attach(error, lost)
         finally:
             # Once more: Ctrl-C may have interrupted `release`.
-            self._holder.let_go()
+            self._let_go()
+
+
+class _State:
+    """What a hold needs when it ends. The thread that reads the answers knows this, and not the hold itself, which may
+    be dropped."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        names: Tuple[Name, ...],
+        on_lost: Optional[OnLost],
+        lost_signal: Optional[int],
+    ) -> None:
+        self.number = 0
+        self.is_released = False
+        self.loss: Optional[Lost] = None
+        self._claim = claim
+        self._names = names
+        self.lost = threading.Event()
+        self._on_lost = on_lost
+        self._lost_signal = lost_signal
+
+    def end(self) -> None:
+        if not self._claim.is_held or self.loss is not None:
+            return
+        first = self._claim.first
+        number = self.number or (first or {})["hold"]
+        lost = self.loss = loss(self._claim, self._names, number, self.is_released)
+        if lost is None:
+            return
+        if self._claim.is_forked:
+            # A thread of the parent may have the lock of the old one.
+            self.lost = threading.Event()
+        self.lost.set()
+        if self.is_released or self._claim.is_forked:
+            return
+        if self._lost_signal is not None:
+            # To the main thread, whose sleep or read it then interrupts. Not behind the block: `release` waits.
+            signal.pthread_kill(cast("int", threading.main_thread().ident), self._lost_signal)
+        if self._on_lost is not None:
+            # In a thread of its own: it may take a lock.
+            _thread.start_new_thread(self._on_lost, (lost,))
 
 
 class Lock:
@@ -178,13 +215,13 @@ class Lock:
 
     def __init__(
         self,
-        line: List[str],
+        request: bytes,
         names: Tuple[Name, ...],
         program: Optional[Name],
         on_lost: Optional[OnLost],
         lost_signal: Optional[int],
     ) -> None:
-        self._line = line
+        self._request = request
         self._names = names
         self._program = program
         self._on_lost = on_lost
@@ -192,8 +229,11 @@ class Lock:
         self._holds: List[Tuple[object, Hold]] = []
 
     def _new(self) -> Hold:
-        command = [find_program(self._program), *self._line]
-        return Hold(command, self._names, self._on_lost, self._lost_signal)
+        claim = Claim(self._program, self._request)
+        return Hold(claim, self._names, self._on_lost, self._lost_signal)
+
+    def __repr__(self) -> str:
+        return f"<onehold.Lock {display(self._names)}>"
 
     def acquire(self) -> Hold:
         """Takes the lock until `release` of what it returns, or the end of this process."""
@@ -208,7 +248,7 @@ class Lock:
             self._holds.append(entry)
             return entry[1]
         except BaseException:
-            entry[1]._holder.let_go()
+            entry[1]._let_go()
             with suppress(ValueError):
                 self._holds.remove(entry)
             raise
@@ -260,8 +300,8 @@ def lock(
     at once the event `lost` is set, this process gets `lost_signal`, and `on_lost` is called in another thread.
     `Lost` is raised at the end of the block, unless another exception is under way.
     """
-    line = words("hold", names, wait=wait, ttl=ttl, reentrant=reentrant, **options)
-    return Lock(line, names, program, on_lost, lost_signal)
+    asked = request(names, wait=wait, ttl=ttl, reentrant=reentrant, **options)
+    return Lock(asked, names, program, on_lost, lost_signal)
 
 
 def try_lock(
@@ -274,8 +314,8 @@ def try_lock(
     **options: Unpack[Options],
 ) -> Optional[Hold]:
     """Takes a lock without waiting, or returns `None` if it is held. Use what it returns as `with hold:`."""
-    line = words("hold", names, no_wait=True, ttl=ttl, reentrant=reentrant, **options)
+    asked = request(names, no_wait=True, ttl=ttl, reentrant=reentrant, **options)
     try:
-        return Lock(line, names, program, on_lost, lost_signal).acquire()
+        return Lock(asked, names, program, on_lost, lost_signal).acquire()
     except Locked:
         return None

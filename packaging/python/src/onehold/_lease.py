@@ -6,9 +6,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Optional, Tuple, Type, cast
 
-from onehold._options import Duration, Name, Options, Unpack, display, name_of, store, words
-from onehold._program import ask
-from onehold.errors import Answer, Lost, failure, moment
+from onehold._answer import Command, ask
+from onehold._options import Duration, Name, Options, Unpack, display, name_of, store
+from onehold.errors import Answer, Lost, attach, failure, moment
 
 
 class Lease:
@@ -41,17 +41,17 @@ class Lease:
         self._format = format
         self._released = False
 
-    def _ask(self, verb: str, ttl: Optional[Duration] = None) -> Answer:
-        line = words(
-            verb,
+    def _ask(self, command: Command, ttl: Optional[Duration] = None) -> Answer:
+        answer = ask(
+            command,
             self._first,
+            program=self._program,
             hold=self.number,
             ttl=ttl,
             directory=self._directory,
             profile=self._profile,
             format=self._format,
         )
-        answer = ask(self._program, line)
         # NOT_HELD of `renew`, NOT_OWNER of both: another hold may have begun.
         if not answer["success"] and answer["error"]["code"] not in ("NOT_HELD", "NOT_OWNER"):
             raise failure(answer)
@@ -69,14 +69,25 @@ class Lease:
         self.expires_at = moment(answer["lock"]["expires_at"])
 
     def release(self) -> None:
-        """Releases the lock. Raises `Lost` if the lease had expired before. A second call does nothing."""
+        """Releases the lock. Raises `Lost` if the lease had expired before. A second call does nothing.
+
+        After any other `Error` it can be called again.
+        """
         if self._released:
             return
         self._released = True
-        answer = self._ask("release")
+        try:
+            answer = self._ask("release")
+        except BaseException:
+            self._released = False
+            raise
         before = cast("Optional[Answer]", answer["lock"])
         if not answer["success"] or before is None or before["state"] != "held":
             raise self._lost(answer)
+
+    def __repr__(self) -> str:
+        state = "released" if self._released else f"until {self.expires_at}"
+        return f"<onehold.Lease {display(self.names)}, hold {self.number}, {state}>"
 
     def __enter__(self) -> Lease:
         return self
@@ -89,9 +100,10 @@ class Lease:
     ) -> None:
         try:
             self.release()
-        except Lost:
-            if kind is None:
+        except Lost as lost:
+            if error is None:
                 raise
+            attach(error, lost)
 
 
 def acquire(
@@ -106,7 +118,7 @@ def acquire(
     A second call with the same `owner` gets the same lease, with its time started again. `Locked` is raised if the
     lock is held, and `TimedOut` after a wait.
     """
-    answer = ask(program, words("acquire", names, ttl=ttl, wait=wait, **options))
+    answer = ask("acquire", names, program=program, ttl=ttl, wait=wait, **options)
     if not answer["success"]:
         raise failure(answer)
     return Lease(

@@ -1,11 +1,12 @@
-"""Options of the functions, and the command line that they make."""
+"""Options of the functions, and the requests that they make."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, List, Literal, Optional, Tuple, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Dict, Literal, Optional, Tuple, TypedDict, Union, cast
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack
@@ -48,6 +49,8 @@ class Options(TypedDict, total=False):
 def duration(value: Duration) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, bool) or not isinstance(value, (int, float, timedelta)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"time: `{value!r}` is neither a number of seconds nor a `str` or a `timedelta`")
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if not seconds >= 0:
         raise ValueError(f"time: `{value}` is not a number of seconds from 0 up")
@@ -75,52 +78,44 @@ def name_of(name: Name) -> str:
     return absolute(name) if not isinstance(name, str) or name.startswith(("./", "../")) else name
 
 
-def words(
-    verb: str,
+def request(
     names: Tuple[Name, ...],
     *,
     wait: Optional[Duration] = None,
-    shared: bool = False,
-    slots: Optional[int] = None,
-    max_waiting: Optional[int] = None,
-    keep_place: Optional[Duration] = None,
     ttl: Optional[Duration] = None,
-    owner: Optional[str] = None,
-    message: Optional[str] = None,
-    max_age: Optional[Duration] = None,
-    on_zombie: Optional[OnZombie] = None,
-    hold: Optional[int] = None,
-    directory: Optional[Name] = None,
-    profile: Optional[str] = None,
-    format: Optional[str] = None,
     no_wait: bool = False,
     reentrant: bool = False,
-) -> List[str]:
-    """The command line behind the program."""
-    line = [verb, "--json"]
-    for flag, given in (("shared", shared), ("no-wait", no_wait), ("reentrant", reentrant)):
-        if given:
-            line.append(f"--{flag}")
-    for option, value in (
-        ("wait", None if wait is None else duration(wait)),
-        ("keep-place", None if keep_place is None else duration(keep_place)),
-        ("ttl", None if ttl is None else duration(ttl)),
-        ("max-age", None if max_age is None else duration(max_age)),
-        ("slots", slots),
-        ("max-waiting", max_waiting),
-        ("owner", owner),
-        ("message", message),
-        ("on-zombie", on_zombie),
-        ("hold", hold),
-        ("dir", store(directory)),
-        ("profile", profile),
-        ("format", format),
-    ):
-        if value is not None:
-            # One word: the value may begin with a hyphen.
-            line.append(f"--{option}={value}")
-    texts = [name_of(name) for name in names]
-    if any(text.startswith("-") for text in texts):
-        # Only then: behind it, `acquire` accepts no other names.
-        line.append("--")
-    return [*line, *texts]
+    command: Literal["hold", "acquire", "renew", "release", "check"] = "hold",
+    hold: Optional[int] = None,
+    **options: Unpack[Options],
+) -> bytes:
+    """What a request has behind its number: `onehold hold --serve` takes the same options."""
+    asked: Dict[str, Any] = {"command": command, "names": [name_of(name) for name in names]}
+    if hold is not None:
+        asked["hold"] = hold
+    if no_wait:
+        asked["no_wait"] = True
+    if reentrant:
+        asked["reentrant"] = True
+    if wait is not None:
+        asked["wait"] = duration(wait)
+    if ttl is not None:
+        asked["ttl"] = duration(ttl)
+    if options.get("profile") is not None or "ONEHOLD_PROFILE" in os.environ:
+        # What its paths are relative to.
+        asked["cwd"] = os.getcwd()
+    for option, value in options.items():
+        if option not in Options.__annotations__:
+            instead = ": use `wait`" if option == "timeout" else ""
+            raise TypeError(f"unknown option `{option}`{instead}")
+        if value is None or value is False:
+            continue
+        if option == "directory":
+            asked["dir"] = store(cast("Name", value))
+        elif option in ("keep_place", "max_age"):
+            asked[option] = duration(cast("Duration", value))
+        else:
+            asked[option] = value
+    # Half of a character is a `UnicodeEncodeError`: escaped, it would be no request, and have no answer.
+    return json.dumps(asked, ensure_ascii=False)[1:-1].encode()
+

@@ -1,4 +1,4 @@
-"""The program: where it is, and a command that answers once."""
+"""The program: where it is, and what a command of it answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sysconfig
 from pathlib import PurePath
 from typing import Any, Dict, Iterator, List, Optional, cast
 
-from onehold._options import Name, words
-from onehold.errors import Answer, Error, NotFound, failure
+from onehold._options import Name
+from onehold.errors import Answer, Error, NotFound
 
 FILE = "onehold" + (sysconfig.get_config_var("EXE") or "")
 
@@ -71,16 +71,3 @@ def ask(program: Optional[Name], line: List[str]) -> Answer:
         raise Error(f"{line[0]}: `{path}` exited with {process.returncode} without an answer")
     return cast("Dict[str, Any]", json.loads(output))
 
-
-def check(
-    *names: Name,
-    directory: Optional[Name] = None,
-    profile: Optional[str] = None,
-    format: Optional[str] = None,
-    program: Optional[Name] = None,
-) -> Answer:
-    """Who holds a lock: the lock object of onehold-json(5), with `state`, `pid`, `hostname`, `message` and others."""
-    answer = ask(program, words("check", names, directory=directory, profile=profile, format=format))
-    if answer["lock"] is None:
-        raise failure(answer)
-    return cast("Answer", answer["lock"])

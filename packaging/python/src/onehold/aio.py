@@ -7,14 +7,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Awaitable, Callable, List, Optional, Tuple, Type, TypeVar, cast
+from weakref import WeakKeyDictionary
 
-from onehold._hold import OnLost, forked, loss, not_held, own_hold
-from onehold._options import Duration, Name, Options, Unpack, words
-from onehold._pipe import Holder
-from onehold._program import find_program
-from onehold.errors import Answer, Locked, Lost
+from onehold._hold import OnLost, loss, not_held, own_hold
+from onehold._options import Duration, Name, Options, Unpack, display, request
+from onehold._server import Claim, new_caller
+from onehold.errors import Answer, Locked, Lost, attach
 
 __all__ = ["Hold", "Lock", "lock", "try_lock"]
 
@@ -22,7 +23,10 @@ Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
 
 
 class Hold:
-    """A lock that is held. `lost` is set at once when it no longer is; `release` then raises `Lost`."""
+    """A lock that is held. `lost` is set at once when it no longer is; `release` then raises `Lost`.
+
+    It is released when it is dropped, too.
+    """
 
     number: int
     """Hold number. It only grows, so a storage can refuse an earlier holder."""
@@ -36,85 +40,62 @@ class Hold:
     """The dead holder that the lock was taken over from."""
     lost: asyncio.Event
 
-    def __init__(self, command: List[str], names: Tuple[Name, ...], on_lost: Optional[OnLost]) -> None:
+    def __init__(
+        self, program: Optional[Name], request: bytes, names: Tuple[Name, ...], on_lost: Optional[OnLost]
+    ) -> None:
         self.names = names
         self.lost = asyncio.Event()
         self._on_lost = on_lost
-        self._released = False
-        self._loss: Optional[Lost] = None
-        self._holder = Holder(command)
-        self._loop = asyncio.get_running_loop()
-        self._first: asyncio.Future[Optional[Answer]] = self._loop.create_future()
-        self._is_held = False
-        self._ended = asyncio.Event()
-        self._exited = asyncio.Event()
-        self._status = 0
+        self._begin(program, request)
+
+    def _begin(self, program: Optional[Name], request: bytes) -> None:
+        self._claim = _Claim(program, request, asyncio.get_running_loop())
+        self._state = _State(self._claim, self.names, self.lost, self._on_lost)
+        self._claim.in_loop = self._state.hear
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost.is_set() else "released" if self._claim.has_let_go else "held"
+        return f"<onehold.aio.Hold {display(self.names)}, hold {getattr(self, 'number', None)}, {state}>"
 
     async def _take(self) -> None:
-        self._holder.start()
-        messages = _Messages(self)
         try:
-            # Not a task, which the end of `asyncio.run` would cancel before the block has ended.
-            await self._loop.connect_read_pipe(lambda: messages, self._holder.stdout)
-            event = await self._first
-            if not self._is_held:
-                self._holder.let_go()
-                await self._exited.wait()
-                raise not_held(event, self.names, self._status)
+            self._claim.ask(_caller_of_task())
+            await self._state.answered.wait()
+            while self._claim.was_too_late():
+                self._begin(self._claim.program, self._claim.tail)
+                self._claim.ask(_caller_of_task())
+                await self._state.answered.wait()
+            held = self._claim.first
+            if held is None or not self._claim.is_held:
+                raise not_held(self._claim, self.names)
+            self.number = held["hold"]
+            self.slot = held["slot"]
+            self.slots = held["slots"]
+            self.file = held["file"]
+            self.displaced = held["displaced"]
         except BaseException:
-            self._holder.let_go()
-            if messages.connected:
-                await self._exited.wait()
-            else:
-                self._holder.end()
+            self._let_go()
+            if self._claim.is_asked():
+                await self._state.ended.wait()
             raise
 
-    def _message(self, event: Optional[Answer]) -> None:
-        if not self._first.done():
-            if event is not None and event["event"] == "held":
-                # Here, because `lost` may be in the same read.
-                self._is_held = True
-                self.number = event["hold"]
-                self.slot = event["slot"]
-                self.slots = event["slots"]
-                self.file = event["file"]
-                self.displaced = event["displaced"]
-                self._holder.after_fork = self._not_held_in_child
-            self._first.set_result(event)
-        elif self._is_held and not self._ended.is_set():
-            self._loss = loss(event, self.names, self.number, self._released)
-            self._ended.set()
-            if self._loss is not None:
-                self.lost.set()
-                self._loop.call_soon(self._tell, self._loss)
-
-    def _tell(self, lost: Lost) -> None:
-        # Not behind the block: it may be `task.cancel`.
-        if self._on_lost is not None and not self._released:
-            self._on_lost(lost)
-
-    def _end_of_messages(self) -> None:
-        self._message(None)
-        # Its stdin and stdout have ended, so the process exits: this does not block the loop for long.
-        self._status = self._holder.wait()
-        self._exited.set()
-
-    def _not_held_in_child(self) -> None:
-        self._loss = forked(self.names, self.number)
-        self.lost.set()
-        self._ended.set()
+    def _let_go(self) -> None:
+        self._state.is_released = True
+        self._claim.let_go()
 
     async def release(self) -> None:
         """Releases the lock, and returns when it is free. A second call raises nothing."""
-        self._released = True
-        self._holder.let_go()
-        await self._ended.wait()
-        lost, self._loss = self._loss, None
+        self._let_go()
+        if self._claim.is_forked:
+            self._state.hear()
+        await self._state.ended.wait()
+        lost, self._state.loss = self._state.loss, None
         if lost is not None:
             raise lost
-        if not self.lost.is_set():
-            # Not after a loss: where etcd does not answer, the process needs some seconds to exit.
-            await self._exited.wait()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):
+            self._let_go()
 
     async def __aenter__(self) -> Hold:
         return self
@@ -127,28 +108,70 @@ class Hold:
     ) -> None:
         try:
             await self.release()
-        except Lost:
-            if kind is None:
+        except Lost as lost:
+            if error is None:
                 raise
+            attach(error, lost)
 
 
-class _Messages(asyncio.Protocol):
-    def __init__(self, hold: Hold) -> None:
-        self._hold = hold
-        self.connected = False
+class _Claim(Claim):
+    """A request whose answers are heard in a loop."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.connected = True
-        self._transport = transport
+    def __init__(self, program: Optional[Name], tail: bytes, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(program, tail)
+        self._loop = loop
+        self.in_loop: Callable[[], None]
 
-    def data_received(self, data: bytes) -> None:
-        for event in self._hold._holder.messages(data):
-            self._hold._message(event)
-            if event is None:
-                self._transport.close()
+    def _receive(self, answer: Optional[Answer]) -> None:
+        super()._receive(answer)
+        # The loop may have been closed.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.in_loop)
 
-    def connection_lost(self, exc: Optional[Exception]) -> None:
-        self._hold._end_of_messages()
+    def _not_held_in_child(self) -> None:
+        super()._not_held_in_child()
+        self.in_loop()
+
+
+class _State:
+    """What a hold needs when it ends. The loop knows this, and not the hold itself, which may be dropped."""
+
+    def __init__(
+        self, claim: Claim, names: Tuple[Name, ...], lost: asyncio.Event, on_lost: Optional[OnLost]
+    ) -> None:
+        self.answered = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.is_released = False
+        self.loss: Optional[Lost] = None
+        self._claim = claim
+        self._names = names
+        self._lost = lost
+        self._on_lost = on_lost
+
+    def hear(self) -> None:
+        self.answered.set()
+        if not self._claim.has_ended or self.ended.is_set():
+            return
+        first = self._claim.first
+        if self._claim.is_held and first is not None:
+            self.loss = loss(self._claim, self._names, first["hold"], self.is_released)
+        if self.loss is not None:
+            self._lost.set()
+            # Not behind the block: it may be `task.cancel`.
+            if self._on_lost is not None and not self.is_released and not self._claim.is_forked:
+                self._on_lost(self.loss)
+        self.ended.set()
+
+
+_callers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def _caller_of_task() -> int:
+    """A number of this task that no other one ever has."""
+    task = asyncio.current_task()
+    if task is None:
+        return new_caller()
+    return _callers.setdefault(task, new_caller())
 
 
 class Lock:
@@ -158,17 +181,20 @@ class Lock:
     """
 
     def __init__(
-        self, line: List[str], names: Tuple[Name, ...], program: Optional[Name], on_lost: Optional[OnLost]
+        self, request: bytes, names: Tuple[Name, ...], program: Optional[Name], on_lost: Optional[OnLost]
     ) -> None:
-        self._line = line
+        self._request = request
         self._names = names
         self._program = program
         self._on_lost = on_lost
         self._holds: List[Tuple[object, Hold]] = []
 
+    def __repr__(self) -> str:
+        return f"<onehold.aio.Lock {display(self._names)}>"
+
     async def acquire(self) -> Hold:
         """Takes the lock until `release` of what it returns, or the end of this process."""
-        hold = Hold([find_program(self._program), *self._line], self._names, self._on_lost)
+        hold = Hold(self._program, self._request, self._names, self._on_lost)
         await hold._take()
         return hold
 
@@ -208,8 +234,8 @@ def lock(
     **options: Unpack[Options],
 ) -> Lock:
     """As `onehold.lock`. `on_lost` is called in the event loop, and may be the `cancel` of a task."""
-    line = words("hold", names, wait=wait, ttl=ttl, reentrant=reentrant, **options)
-    return Lock(line, names, program, on_lost)
+    asked = request(names, wait=wait, ttl=ttl, reentrant=reentrant, **options)
+    return Lock(asked, names, program, on_lost)
 
 
 async def try_lock(
@@ -221,8 +247,8 @@ async def try_lock(
     **options: Unpack[Options],
 ) -> Optional[Hold]:
     """As `onehold.try_lock`. Use what it returns as `async with hold:`."""
-    line = words("hold", names, no_wait=True, ttl=ttl, reentrant=reentrant, **options)
+    asked = request(names, no_wait=True, ttl=ttl, reentrant=reentrant, **options)
     try:
-        return await Lock(line, names, program, on_lost).acquire()
+        return await Lock(asked, names, program, on_lost).acquire()
     except Locked:
         return None

@@ -49,7 +49,9 @@ class Locked(Error):
 
     @property
     def pid(self) -> Optional[int]:
-        return cast("Optional[int]", self._of_holder("pid"))
+        """The program that holds the lock, not the `onehold` that holds it for the program."""
+        program = self._of_holder("program")
+        return cast("Optional[int]", program["pid"] if program else self._of_holder("pid"))
 
     @property
     def owner(self) -> Optional[str]:
@@ -86,3 +88,13 @@ def failure(answer: Answer) -> Error:
     """The exception for an answer that is not a success."""
     kinds = {"blocked": Locked, "zombie-detected": Locked, "timeout": TimedOut}
     return kinds.get(answer["status"], Error)(answer["message"], answer)
+
+
+def attach(error: BaseException, lost: Lost) -> None:
+    """Notes a loss where a traceback shows it, beside an exception that is under way."""
+    lost.__context__ = None
+    first = error
+    while first.__context__ is not None and first.__context__ is not lost:
+        first = first.__context__
+    if first is not lost and first.__context__ is None:
+        first.__context__ = lost

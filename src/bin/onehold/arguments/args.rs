@@ -13,23 +13,22 @@ use onehold::{Format, LockName};
 use crate::arguments::table::{ANSWERED, Arguments, Row, arguments, verbs};
 pub(crate) use crate::arguments::values::{
     Color, DieWith, ListOrder, ListState, OnLost, OnZombie, UsageError, WaitLimit, die_with,
-    duration, instance, mode, parsed, time_to_live, wait_limit,
+    duration, instance, lock_name, mode, parsed, time_to_live, wait_limit,
 };
-use crate::arguments::values::{
-    choice, exit_code, formats, hold_number, label, lock_name, path, pid, slots,
-};
+use crate::arguments::values::{choice, exit_code, formats, hold_number, label, path, pid, slots};
 
 /// What `--version` prints behind the name; `-V` prints the number alone.
-pub(crate) const LONG_VERSION: &str = if cfg!(feature = "etcd") {
-    concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: etcd")
-} else {
-    concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: none")
+pub(crate) const LONG_VERSION: &str = match (cfg!(feature = "postgres"), cfg!(feature = "etcd")) {
+    (true, true) => concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: postgres, etcd"),
+    (true, false) => concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: postgres"),
+    (false, true) => concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: etcd"),
+    (false, false) => concat!(env!("CARGO_PKG_VERSION"), "\nfeatures: none"),
 };
 
 /// Run commands under named locks and see who holds them.
 ///
 /// A lock is a NAME in a store, or the path of one lock file (`/…`, `./…`, `../…`). A store is a directory of lock
-/// files or, for locks of many machines, a prefix of an etcd cluster. A lock has at most one holder, unless all of
+/// files or, for locks of many machines, a prefix on PostgreSQL or etcd. A lock has at most one holder, unless all of
 /// them share it (--shared, --slots). The next caller takes over the lock of a dead holder. A parent and its children
 /// exclude each other (`backend` and `backend/task-1`), unless both have the same --owner. Locks are advisory: they
 /// only affect programs that ask for them.
@@ -52,11 +51,16 @@ arguments! {
     /// Options of every command.
     #[command(next_help_heading = "Global options")]
     GlobalArgs {
-        /// Store directory, created if missing, or etcd://HOSTS/PREFIX [default: $ONEHOLD_DIR, else
-        /// ~/.local/state/onehold]
+        /// Store directory, created if missing, or postgres://… or etcd://… [default: $ONEHOLD_DIR,
+        /// else ~/.local/state/onehold]
         ///
-        /// A store on etcd is for locks of many machines, see onehold-etcd(7).
+        /// A store on PostgreSQL or etcd is for locks of many machines, see onehold-postgres(7) and onehold-etcd(7).
         dir: Option<PathBuf> = "DIR" as path, clap(global = true);
+        /// The store of the project that the current directory is in; all worktrees of a git repository share it
+        ///
+        /// It is the directory `onehold` in that of git, unless the profile or configuration has a project-dir that is
+        /// found here. See onehold-recipes(7).
+        project: bool, not with dir, clap(global = true);
         /// Use a profile: `prodigy`, `sprint`, `memory`, `tasks`, or your own [default:
         /// $ONEHOLD_PROFILE]
         ///
@@ -65,7 +69,7 @@ arguments! {
         profile: Option<String> = "NAME" as parsed, clap(global = true);
         /// Format of new lock files
         ///
-        /// Existing lock files in any format but `pid` and `flock` are recognized without this option. See
+        /// Existing lock files in any format but `pid`, `flock` and `fcntl` are recognized without this option. See
         /// onehold-formats(5).
         format: Option<Format> = "FORMAT" as parsed, clap(global = true, value_parser = formats());
         /// Name of the caller's instance, such as a pod of a StatefulSet; at most one exists at a time [default:
@@ -102,20 +106,19 @@ verbs! {
     /// arguments unchanged; onehold returns its exit status.
     ///
     /// onehold forwards every signal to CMD. TERM ends all the work: CMD and every process that CMD has started get
-    /// TERM, and the rest gets KILL after 10 s (see --kill-after). The lock is released once all of it has ended. The
-    /// same happens if the lock is broken or lost, at the --time-limit, and if a signal kills CMD. If CMD exits, the
-    /// lock is released at once, and the processes that it leaves behind keep running without it.
+    /// TERM, and the rest gets KILL after 10 s (--kill-after). The lock is released once all of it has ended. The same
+    /// happens if the lock is broken or lost, at the --time-limit, and if a signal kills CMD. If CMD exits, the lock is
+    /// released at once, and processes that it leaves behind keep running without it.
     ///
     /// INT, QUIT and HUP from a terminal reach CMD once: onehold forwards them only to another process group or
     /// session. With --exec there is no wrapper: CMD gets every signal itself.
     "run" Run(Run);
     /// Acquire a lock for a process or a limited time; print the hold number
     ///
-    /// The hold follows a process and ends when that process exits. --pid names the process. Without it, the process
-    /// is the calling script: the nearest ancestor process that is no subshell and does not only start onehold, as
-    /// sudo and timeout do. If there is none, as for a command of a systemd unit, nothing is held (exit status 1). A
-    /// warning names a process that ends with this command, as in `su -c 'onehold acquire x'`. onehold-states(7) has a
-    /// table.
+    /// The hold ends when the process --pid exits, by default the calling script: the nearest ancestor process that is
+    /// no subshell and does not only start onehold, as sudo and timeout do (table in onehold-states(7)). If there is
+    /// none, as in a systemd unit, nothing is held (exit status 1). A warning names a process that ends with this
+    /// command, as in `su -c 'onehold acquire x'`.
     ///
     /// With --ttl and no --pid, the hold is a lease and ends when it expires. If the hold number cannot be printed,
     /// nothing is held.
@@ -125,9 +128,8 @@ verbs! {
     /// same --owner. A longer --ttl then extends the hold. Otherwise, the lock is held: two calls of
     /// one script are two holders.
     ///
-    /// If only the process that holds the lock is killed, the lock is free, and the processes that it has started keep
-    /// running beside the next holder. `run` ends them first. A script can run itself under `run`: see `check --mine`,
-    /// and onehold-flock(7).
+    /// If only the process that holds the lock is killed, the lock is free, and processes that it has started keep
+    /// running beside the next holder. `run` ends them first: see onehold-flock(7).
     ///
     /// `acquire` runs no command. After `--`, each word is a name, even if it begins with a hyphen.
     "acquire" Acquire(Acquire);
@@ -141,6 +143,9 @@ verbs! {
     /// stdout gets the hold number once the lock is held; with --json one object on each line: see onehold-json(5). If
     /// the hold is broken, onehold says so at once; if its file was removed, within two seconds. It exits with 8, and
     /// the program must stop its work: `break` does not end it.
+    ///
+    /// Others see the program as the holder, and onehold beside it: "held by process 21299 (worker.py) on vm, through
+    /// onehold 7634". It is the process that started onehold, or that of --die-with.
     ///
     /// TERM also releases the lock. INT, QUIT and HUP from a terminal are ignored while the lock is held,
     /// because the program gets them too and decides when to stop; if stdin is the terminal, they release
@@ -157,7 +162,7 @@ verbs! {
     /// Extend a lease, or restart the age of a hold made by `acquire`
     ///
     /// You may renew a hold if --hold or --owner matches, or if the process that it follows is an
-    /// ancestor of the caller. A `run` renews its hold itself (exit status 4). An expired lease can be
+    /// ancestor of the caller. `run` and `hold` renew their holds themselves (exit status 4). An expired lease can be
     /// renewed as long as nobody else has taken the lock or waits for it.
     "renew" Renew(Renew);
     /// Show the holder of a lock and verify it; the exit status is the state
@@ -167,6 +172,17 @@ verbs! {
     /// With -v, also show the waiters, the processes of the hold (PID, user, state, CPU time,
     /// command) and the last three takeovers, breaks and cleanups of the lock.
     "check" Check(Check);
+    /// Wait until locks are free, without taking them
+    ///
+    /// Exits with 0 once all of them are free, and with 7 at the limit of --wait; without a limit, it waits as long as it
+    /// takes. A lock is free if `acquire` would take it now: nobody holds it or waits for it before, or its holder is dead.
+    /// By the time the next command runs, another caller may have taken it: to have a lock, use `run` or `acquire`.
+    ///
+    /// A lease of the --owner is waited for, too.
+    ///
+    /// It is woken as a waiter is, but has no place in the queue and delays nobody. A file that other programs lock (--format
+    /// flock, fcntl) is looked at every 0.1 to 2 s, and as soon as its holder exits.
+    "wait" Wait(WaitUntilFree);
     /// List the locks in the store with their states
     ///
     /// NAME, STATE (the words are those of --state), HOLDER (PID and program, or the owner of a lease; its
@@ -180,6 +196,7 @@ verbs! {
     /// the oldest one, the time until the first lease ends, the waiters, and the longest wait. onehold_store_up is 0
     /// if the store cannot be read; the exit status is then 1. With a history, onehold_holds_total counts the holds
     /// that have ended by their result (see onehold-history(1)); `success` is exit status 0 and `failure` any other.
+    /// Not for a store on a server, which keeps a limited number of them.
     "list" List(List);
     /// Remove all zombies from the store, or those with the given names
     ///
@@ -208,8 +225,9 @@ verbs! {
     ///
     /// Holds leave a line in the journal of the store when they end, if `history = true` is below `[defaults]` in the
     /// configuration, or ONEHOLD_HISTORY is 1. How far back they reach depends on journal-size, see onehold-config(5).
-    /// For a store on etcd they are those of this machine. A line may be missing if onehold is killed as the hold
-    /// ends. The line of a dead holder is written by the next one, with the time at which the death was noticed.
+    /// A store on a server keeps the last 50 lines of each lock, of all machines; see onehold-etcd(7). A line may be
+    /// missing if onehold is killed as the hold ends. The line of a dead holder is written by the next one, with the
+    /// time at which the death was noticed.
     ///
     /// RESULT is how the hold ended. For a command of `run`: exit N, signal N, time-limit, caller-exited (see
     /// --die-with) or not-started, for example because it was not found. For any hold: broken, lost (its file was
@@ -243,8 +261,8 @@ arguments! {
         kill_after: Option<Duration> = "D" by duration;
         /// Keep the lock until D after it was acquired, also if CMD ends sooner; onehold exits with CMD
         ///
-        /// The hold then is a lease with the exit code of CMD, until that time. `release`, `break` and --force end the
-        /// lease. Nothing is kept if CMD could not be executed, or after a break. See onehold-states(7).
+        /// The hold then is a lease with the exit code of CMD, which `release`, `break` and --force end. Nothing is kept
+        /// if CMD could not be executed, or after a break. See onehold-states(7).
         hold_at_least: Option<Duration> = "D" by duration, not with exec;
         /// End CMD and all its processes, or the wait, once the process PID has exited; `parent`: the process that started
         /// onehold; `none`: with no process [default: none]
@@ -280,6 +298,11 @@ arguments! {
         die_with: Option<DieWith> = "PID|parent|none" by die_with;
         /// If already running under `run` of this lock, hold nothing, and print the number of that hold
         reentrant: bool;
+        /// Hold many locks for the program: read requests from stdin, one JSON object a line
+        ///
+        /// The options of each lock are in its request. All locks are released when stdin ends or the program exits; the
+        /// default of --die-with is `parent`. The requests and answers are in onehold-json(5).
+        serve: bool, not with reentrant wait no_wait max_waiting keep_place shared slots ttl owner message max_age on_zombie force yes conflict_exit_code;
     }
 }
 
@@ -289,6 +312,11 @@ arguments! {
         /// Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: do not
         /// wait]
         ['w'] wait: Option<WaitLimit> = "D" by wait_limit;
+        /// The lock of a file or directory of the project (implies --project); may be given more than once
+        ///
+        /// It excludes the locks of all that is in the directory, and vice versa. The name is `files/`, and the path
+        /// without symbolic links below the root of its worktree. The file need not exist.
+        path: Vec<PathBuf> = "P" as path, not with dir;
         /// Do not wait (default; overrides a configured wait)
         ['n'] no_wait: bool, not with wait;
         /// Do not wait if N wait already: exit with 6 at once
@@ -359,6 +387,11 @@ arguments! {
 arguments! {
     /// Options that identify the caller's hold.
     CallerArgs {
+        /// The lock of a file or directory of the project (implies --project)
+        ///
+        /// It excludes the locks of all that is in the directory, and vice versa. The name is `files/`, and the path
+        /// without symbolic links below the root of its worktree. The file need not exist.
+        path: Option<PathBuf> = "P" as path, not with dir;
         /// Act only on the hold with this number
         hold: Option<u64> = "N" by hold_number;
         /// Owner label that the lock was acquired with
@@ -371,6 +404,8 @@ arguments! {
         /// Lock name or path [default: the path of the profile]
         name: Option<LockName> = "NAME" by lock_name
     ) with caller: CallerArgs {
+        /// Release all holds of this --owner in the store, except those of a `run`; takes no NAME
+        all: bool;
         /// Release any holder's lock; same as `break`
         ['f'] force: bool;
         /// Answer yes to all questions
@@ -393,6 +428,11 @@ arguments! {
         /// Lock name or path [default: the path of the profile]
         name: Option<LockName> = "NAME" by lock_name
     ) {
+        /// The lock of a file or directory of the project (implies --project)
+        ///
+        /// It excludes the locks of all that is in the directory, and vice versa. The name is `files/`, and the path
+        /// without symbolic links below the root of its worktree. The file need not exist.
+        path: Option<PathBuf> = "P" as path, not with dir;
         /// Caller's hold number, for `mine` in the JSON object
         hold: Option<u64> = "N" by hold_number;
         /// Caller's owner label, for `mine` in the JSON object; parents and children held by it are
@@ -400,7 +440,7 @@ arguments! {
         owner: Option<String> = "ID" as label, clap(value_parser = NonEmptyStringValueParser::new());
         /// Maximum age of holds that do not set their own [default: 24h]
         max_age: Option<Duration> = "D" by duration;
-        /// Exit with 0 if the lock is free or can be taken over, with 6 if not
+        /// Exit with 0 if the lock is free or can be taken over, or is a lease of --owner, with 6 if not
         available: bool;
         /// Exit with 0 if the caller runs under a live hold of this lock, with 4 if not; print nothing
         ///
@@ -417,9 +457,31 @@ arguments! {
 }
 
 arguments! {
+    #[command(override_usage = "onehold wait [NAME]... [OPTIONS]")]
+    WaitUntilFree (
+        /// Lock names or paths [default: the path of the profile]
+        names: Vec<LockName> = "NAME" by lock_name
+    ) {
+        /// The lock of a file or directory of the project (implies --project); may be given more than once
+        ///
+        /// It excludes the locks of all that is in the directory, and vice versa. The name is `files/`, and the path
+        /// without symbolic links below the root of its worktree. The file need not exist.
+        path: Vec<PathBuf> = "P" as path, not with dir;
+        /// Wait up to D: `30` (seconds), `0.5`, `30s`, `5m`, `2h`, `1d`, `forever` [default: forever]
+        ['w'] wait: Option<WaitLimit> = "D" by wait_limit;
+        /// Caller's owner label; parents and children held by it are ignored
+        owner: Option<String> = "ID" as label, clap(value_parser = NonEmptyStringValueParser::new());
+        /// Maximum age of holds that do not set their own [default: 24h]
+        max_age: Option<Duration> = "D" by duration;
+        /// Exit with N instead of 7
+        ['E'] conflict_exit_code: Option<u8> = "N" by exit_code;
+    }
+}
+
+arguments! {
     List (
         /// Only locks whose names begin with one of these [default: all of the store]
-        prefix: Vec<String>
+        prefix: Vec<String> = "PREFIX" as parsed
     ) {
         /// Order of the locks
         sort: ListOrder = "ORDER" as choice, clap(value_enum, default_value_t);
@@ -431,7 +493,10 @@ arguments! {
         ///
         /// On a terminal the table is drawn in place, and new (+), changed (*) and removed rows (-) are marked once; q or
         /// Ctrl-C ends it. Elsewhere the tables follow each other.
-        watch: Option<Duration> = "D" by duration or "5s", not with json verbose prometheus;
+        ///
+        /// With --json, each line is an event: first what is there, then each change as the kernel or etcd tells of it. A
+        /// hold that lasts less than 0.1 s may be missing. See EVENTS OF LIST in onehold-json(5).
+        watch: Option<Duration> = "D" by duration or "5s", not with verbose prometheus;
         /// Print metrics in the text format of Prometheus, for the textfile collector of node_exporter
         prometheus: bool, not with json verbose wide sort;
         /// Maximum age of holds that do not set their own [default: 24h]
@@ -456,6 +521,11 @@ arguments! {
         /// Lock name or path [default: the path of the profile]
         name: Option<LockName> = "NAME" by lock_name
     ) {
+        /// The lock of a file or directory of the project (implies --project)
+        ///
+        /// It excludes the locks of all that is in the directory, and vice versa. The name is `files/`, and the path
+        /// without symbolic links below the root of its worktree. The file need not exist.
+        path: Option<PathBuf> = "P" as path, not with dir;
         /// Act only on the hold with this number
         hold: Option<u64> = "N" by hold_number;
         /// Break all holds of a lock that several share
@@ -490,11 +560,37 @@ arguments! {
         quick: bool;
         /// First make .onehold in a store with a sticky bit (1777), as root or its owner
         create: bool;
+        /// Take locks again at once after a change of the server (STORE_CHANGED). Needs --yes
+        ///
+        /// Only when no command runs any more whose hold may have been lost: after a restore from a backup, or a
+        /// failover that has lost transactions.
+        accept_epoch: bool;
+        /// No such command runs any more
+        ['y'] yes: bool;
     }
 }
 
 arguments! {
     Config {}
+}
+
+impl Verb {
+    /// Removes the values of `--path`.
+    pub(crate) fn take_paths(&mut self) -> Vec<PathBuf> {
+        let one = match self {
+            Self::Run(Run { hold, .. })
+            | Self::Acquire(Acquire { hold, .. })
+            | Self::Hold(HoldUntilEnd { hold, .. }) => return std::mem::take(&mut hold.path),
+            Self::Release(Release { caller, .. }) | Self::Renew(Renew { caller, .. }) => {
+                caller.path.take()
+            }
+            Self::Wait(typed) => return std::mem::take(&mut typed.path),
+            Self::Check(typed) => typed.path.take(),
+            Self::Break(typed) => typed.path.take(),
+            _ => None,
+        };
+        one.into_iter().collect()
+    }
 }
 
 /// The options of a command.

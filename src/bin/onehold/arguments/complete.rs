@@ -13,13 +13,13 @@ use onehold::{Caller, LockName, State, Status};
 
 use crate::arguments::args::{Cli, GlobalArgs};
 use crate::arguments::slip;
+use crate::configuration::project::Project;
 use crate::configuration::session::Session;
 use crate::configuration::{EffectiveConfig, profile_names};
 use crate::messages::describe;
 use crate::messages::exit::Exit;
-use crate::output;
 use crate::tables::table::natural_order;
-use crate::words;
+use crate::{output, words};
 
 /// The word that asks for it, in place of a command.
 pub(crate) const VERB: &str = "complete";
@@ -30,7 +30,7 @@ pub(crate) fn complete(arguments: &[OsString]) -> Exit {
         .first()
         .and_then(|index| index.to_str()?.parse().ok());
     let (Some(index), [_, words @ ..]) = (index, arguments) else {
-        return Exit::Usage;
+        return Exit::USAGE;
     };
     let mut text = String::new();
     for candidate in candidates(words, index) {
@@ -48,7 +48,7 @@ pub(crate) fn complete(arguments: &[OsString]) -> Exit {
     if !text.is_empty() {
         let _ = output::data(text.trim_end_matches('\n'));
     }
-    Exit::Done
+    Exit::DONE
 }
 
 fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
@@ -111,6 +111,7 @@ fn definition(typed: &ArgMatches) -> Command {
             verb.mut_args(|arg| match arg.get_id().as_str() {
                 "name" | "names" | "prefix" => by(arg, names),
                 "owner" => by(arg, owners),
+                "path" => arg.value_hint(ValueHint::AnyPath),
                 "wait" => by(arg, |_, word| durations(&["forever"], word)),
                 _ if is_duration(&arg) => by(arg, |_, word| durations(&[], word)),
                 "hold" => by(arg, holds),
@@ -143,7 +144,7 @@ fn names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
     }
     let described = |status: Status| {
         let state = describe::state(&status);
-        let help = match &status.record {
+        let help = match status.info() {
             Some(record) => format!("{state}: {}", describe::holder(&status, record)),
             None => state,
         };
@@ -159,7 +160,7 @@ fn names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
 fn owners(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
     let mut seen = BTreeSet::new();
     let owners = named_locks(typed).into_iter().filter_map(|status| {
-        let owner = status.record?.owner?;
+        let owner = status.info()?.owner()?.to_owned();
         let is_new = seen.insert(owner.clone());
         is_new.then(|| (owner, words::quoted(&status.name)))
     });
@@ -223,7 +224,10 @@ fn session(typed: &ArgMatches) -> Option<Session> {
         ..GlobalArgs::default()
     };
     let config = EffectiveConfig::read(&global).ok()?;
-    Session::new(VERB, global, Caller::default(), config).ok()
+    let is_given = |id| matches!(typed.try_get_one(id), Ok(Some(true)));
+    let project = is_given("project").then(|| Project::of_current_directory(&config, &[]).ok());
+    let project = project.flatten();
+    Session::new(VERB, global, Caller::default(), config, project.as_ref()).ok()
 }
 
 fn value<T: Clone + Send + Sync + 'static>(typed: &ArgMatches, id: &str) -> Option<T> {

@@ -125,13 +125,9 @@ impl<'a> Line<'a> {
 
     fn slip(&self) -> Option<String> {
         // clap does not notice it if one of them is before the command.
-        let conflict = self.given.iter().find_map(|row| {
-            let mut given = self.given.iter();
-            let other = given.find(|other| row.excludes.contains(&other.name))?;
-            let (row, other) = (row.long(), other.long());
-            Some(format!(
-                "the argument '--{row}' cannot be used with '--{other}'"
-            ))
+        let conflict = conflict(&self.given).map(|both| {
+            let [row, other] = both.map(Row::long);
+            format!("the argument '--{row}' cannot be used with '--{other}'")
         });
         let misplaced = self.misplaced;
         conflict
@@ -146,6 +142,15 @@ impl<'a> Line<'a> {
             verb,
         })
     }
+}
+
+/// Two options that cannot be used together.
+pub(crate) fn conflict(given: &[&'static Row]) -> Option<[&'static Row; 2]> {
+    given.iter().find_map(|row| {
+        let mut others = given.iter();
+        let other = others.find(|other| row.excludes.contains(&other.name))?;
+        Some([*row, *other])
+    })
 }
 
 #[cfg(test)]

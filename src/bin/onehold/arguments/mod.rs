@@ -3,7 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod complete;
 pub(crate) mod doc_text;
-mod fast_parse;
+pub(crate) mod fast_parse;
 mod fixed_text;
 pub(crate) mod parse;
 pub(crate) mod slip;

@@ -11,11 +11,8 @@ use crate::arguments::doc_text::{ENVIRONMENT, FILES, examples, rows};
 use crate::arguments::{complete, fast_parse, fixed_text, slip};
 use crate::commands::doctor::trial;
 use crate::messages::exit::{Exit, TABLE, table_of};
-use crate::messages::refusal::Refusal;
+use crate::messages::{Outcome, Refusal};
 use crate::{output, words};
-
-/// The name of the program, as its messages and its help have it.
-const PROGRAM: &str = "onehold";
 
 /// Parses the program's arguments. Help, version and usage errors are printed here.
 pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
@@ -23,7 +20,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
         return Ok(cli);
     }
     if let Some(text) = fixed_text::answer(words) {
-        return Err(output::printed(output::data(&text), Exit::Done));
+        return Err(output::printed(output::data(&text), Exit::DONE));
     }
     // Not a command of the definition: its words are another command line.
     match words {
@@ -44,15 +41,10 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Cli, Exit> {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if words.is_empty() => {
             let help = Cli::command().render_help().ansi().to_string();
             output::eprint(help.trim_end());
-            Exit::Usage
+            Exit::USAGE
         }
         _ => usage_error(&error, words),
     })
-}
-
-/// The whole line, as clap wants it.
-fn line(words: &[OsString]) -> impl Iterator<Item = OsString> {
-    std::iter::once(OsString::from(PROGRAM)).chain(words.iter().cloned())
 }
 
 /// The definition with examples and tables for the long help.
@@ -81,7 +73,7 @@ pub(crate) fn documented() -> clap::Command {
     })
 }
 
-const GLOBAL: &str = "The options of every command (--dir, --profile, --format, --json, -q, -v, --color) and all exit \
+const GLOBAL: &str = "The options of every command (--dir, --project, --profile, --format, --json, -q, -v, --color) and all exit \
                       codes: `onehold --help`.";
 
 const MORE: &str = "See onehold-json(5) for the JSON object, onehold-states(7) for how onehold decides, \
@@ -98,37 +90,25 @@ fn section(title: &str, rows: &[(&str, impl Display)]) -> String {
 fn help(words: &[OsString]) -> Exit {
     // Always: these words have asked for it.
     let parsed = documented().try_get_matches_from(line(words));
-    parsed.err().map_or(Exit::Done, |error| print(&error))
+    parsed.err().map_or(Exit::DONE, |error| print(&error))
 }
 
 /// Prints help or version.
 fn print(text: &clap::Error) -> Exit {
     let printed = output::ensure_open_stdout().and_then(|()| text.print());
-    output::printed(printed, Exit::Done)
+    output::printed(printed, Exit::DONE)
 }
 
 fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
     let before_command = words.split(|word| word == "--").next();
     let typed = before_command.unwrap_or_default();
     let verb = slip::verb_of(words);
-    let whole = error.render().to_string();
-    // The message ends at the blank line before tips and usage.
-    let message = whole.split("\n\n").next().unwrap_or_default();
-    let lines = message.trim_start_matches("error: ").lines();
-    let message = lines.map(str::trim).collect::<Vec<_>>().join(" ");
-    let message = match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
-            // clap writes `<CMD>...`.
-            let names = missing.join(" ").replace(['<', '>', '.'], "");
-            let place = if names == "CMD" { " after --" } else { "" };
-            format!("missing {names}{place}")
-        }
-        _ => message,
-    };
+    let message = message_of(error);
     if typed.iter().any(|word| word == "--json") {
         let verb = verb.as_deref().unwrap_or_default();
-        output::bare_failure(verb, Refusal::USAGE, &message);
-        return Exit::Usage;
+        let outcome = Outcome::refused(Refusal::USAGE, message);
+        let _ = output::print_object(verb, None, &outcome);
+        return Exit::USAGE;
     }
     let help = match &verb {
         Some(verb) => format!("onehold {verb} --help"),
@@ -139,5 +119,28 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
     output::eprint(&format!(
         "onehold: {message}\n{hint}  for help, run `{help}`"
     ));
-    Exit::Usage
+    Exit::USAGE
+}
+
+/// The whole line, as clap wants it.
+fn line(words: &[OsString]) -> impl Iterator<Item = OsString> {
+    std::iter::once(OsString::from("onehold")).chain(words.iter().cloned())
+}
+
+/// What is wrong, on one line.
+fn message_of(error: &clap::Error) -> String {
+    let whole = error.render().to_string();
+    // The message ends at the blank line before tips and usage.
+    let message = whole.split("\n\n").next().unwrap_or_default();
+    let lines = message.trim_start_matches("error: ").lines();
+    let message = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
+            // clap writes `<CMD>...`.
+            let names = missing.join(" ").replace(['<', '>', '.'], "");
+            let place = if names == "CMD" { " after --" } else { "" };
+            format!("missing {names}{place}")
+        }
+        _ => message,
+    }
 }

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use clap::Parser;
 use onehold::LockName;
-use onehold::command_line::command_line_of;
-use onehold::record::Pid;
+use onehold::status::Pid;
 use onehold::terminal::is_unsafe;
 
 use crate::arguments::args::{Cli, Verb, all_options, duration, options_of};
@@ -55,7 +54,7 @@ pub(crate) fn doubtful_names<'a>(names: impl Iterator<Item = &'a LockName>) -> V
 pub(crate) fn as_shell_line(program: &str) -> Option<String> {
     let first = program.split_whitespace().next()?;
     let is_line = program.contains([';', '&', '|', '<', '>', '$']) || is_program(first);
-    let typed = command_line_of(Pid::of_self());
+    let typed = Pid::of_self().command_line();
     let at = typed.iter().position(|word| word == "--")?;
     let (before, command) = (typed.get(1..=at)?, typed.get(at + 1..)?);
     let is_safe = !typed.iter().any(|word| word.chars().any(is_unsafe));
@@ -324,6 +323,10 @@ impl<'a> Line<'a> {
         }
     }
 
+    fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|given| given == option)
+    }
+
     /// The lines to paste, with the program's name.
     fn meant(self) -> Option<Vec<Vec<String>>> {
         let verb = match (self.verb, &self.command) {
@@ -331,6 +334,8 @@ impl<'a> Line<'a> {
             (None, Some(_)) if self.names.len() < 2 => "run",
             (Some("run" | "acquire"), Some(_)) => "run",
             (Some("check"), None) if self.is_replaced && self.names.is_empty() => "list",
+            // A path is one lock.
+            (Some("list"), None) if self.names.is_empty() && self.has("--path") => "check",
             (Some(verb), None) => verb,
             _ => return None,
         };
@@ -358,8 +363,7 @@ impl<'a> Line<'a> {
         };
         // These take one name. The number of a hold is that of one lock.
         let takes_one = matches!(verb, "release" | "renew" | "break");
-        let has_hold = self.options.iter().any(|option| option == "--hold");
-        if takes_one && self.names.len() > 1 && !has_hold {
+        if takes_one && self.names.len() > 1 && !self.has("--hold") {
             return Some(self.names.chunks(1).map(line).collect());
         }
         Some(vec![line(&self.names)])

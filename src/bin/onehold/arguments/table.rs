@@ -155,46 +155,6 @@ impl<T: Choice> Field for T {
     }
 }
 
-/// The names of locks that a command takes.
-pub(crate) trait Names {
-    fn add(&mut self, name: &str) -> Option<()>;
-    fn first(&self) -> Option<&LockName>;
-}
-
-impl Names for Option<LockName> {
-    fn add(&mut self, name: &str) -> Option<()> {
-        let name = LockName::new(name).ok()?;
-        self.replace(name).is_none().then_some(())
-    }
-
-    fn first(&self) -> Option<&LockName> {
-        self.as_ref()
-    }
-}
-
-impl Names for Vec<LockName> {
-    fn add(&mut self, name: &str) -> Option<()> {
-        self.push(LockName::new(name).ok()?);
-        Some(())
-    }
-
-    fn first(&self) -> Option<&LockName> {
-        self.as_slice().first()
-    }
-}
-
-/// Beginnings of names.
-impl Names for Vec<String> {
-    fn add(&mut self, name: &str) -> Option<()> {
-        self.push(name.to_owned());
-        Some(())
-    }
-
-    fn first(&self) -> Option<&LockName> {
-        None
-    }
-}
-
 /// Defines the arguments of a command: `NAME (names) with shared: SHARED { options } -- command`. An option is a row
 /// of `['s'] name: TYPE = "VALUE" by parser or "DEFAULT", not with others, clap(more);`. `as parser`: clap has one of
 /// its own.
@@ -202,7 +162,7 @@ macro_rules! arguments {
     (
         $(#[$of_all:meta])*
         $Name:ident
-        $(($(#[$of_names:meta])* $names:ident: $Names:ty $(= $name:literal by $check:ident)?))?
+        $(($(#[$of_names:meta])* $names:ident: $Names:ty = $name:literal $(by $check:ident)? $(as $plain:ident)?))?
         $(with $shared:ident: $Shared:ty)?
         {$(
             $(#[$doc:meta])*
@@ -219,7 +179,7 @@ macro_rules! arguments {
         pub(crate) struct $Name {
             $(
                 $(#[$of_names])*
-                $(#[arg(value_name = $name, value_parser = $check)])?
+                #[arg(value_name = $name $(, value_parser = $check)?)]
                 pub(crate) $names: $Names,
             )?
             $(#[command(flatten)] pub(crate) $shared: $Shared,)?
@@ -274,12 +234,18 @@ macro_rules! arguments {
 
             $(
                 fn add(&mut self, name: &str) -> Option<()> {
-                    $crate::arguments::table::Names::add(&mut self.$names, name)
+                    let is_full = !<$Names as $crate::arguments::table::Field>::REPEATS && self.$names.iter().next().is_some();
+                    let name = $crate::arguments::table::arguments!(@read name $($check)? $($plain)?);
+                    $crate::arguments::table::Field::put(&mut self.$names, name);
+                    (!is_full).then_some(())
                 }
 
-                fn name(&self) -> Option<&onehold::LockName> {
-                    $crate::arguments::table::Names::first(&self.$names)
-                }
+                $(
+                    fn name(&self) -> Option<&onehold::LockName> {
+                        const { let _ = $check; }
+                        self.$names.iter().next()
+                    }
+                )?
             )?
         }
     };

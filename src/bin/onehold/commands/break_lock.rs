@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use onehold::command_line::command_line_of;
-use onehold::record::{Pid, ProcessId};
 use onehold::repair::Break;
-use onehold::status::{Evidence, Reason};
+use onehold::status::{Evidence, Pid, ProcessId, Reason};
 use onehold::{Format, Lock, State, Status};
 use serde_json::{Value, json};
 
@@ -16,25 +14,24 @@ use crate::messages::describe::{
     self, describe_holder, describe_past_holder, is_held, is_run, local,
 };
 use crate::messages::{CommandResult, Exit, Outcome, Refusal};
-use crate::output;
 use crate::output::suggested::{about_file, command_line};
 use crate::supervising::cancel;
 use crate::tables::work::{effects, next_holder, spared, starter};
 use crate::taking::acquiring::wait_for_displaced;
 use crate::taking::malformed::moved_text;
 use crate::taking::prompt::{confirm, has_terminal, note_so_far};
-use crate::words;
+use crate::{output, words};
 
 #[inline(never)]
 pub(crate) fn break_hold(session: &Session, mut typed: args::Break) -> CommandResult {
     let lock = session.named_lock(typed.name.take())?;
-    if typed.hold.is_none() {
-        let status = lock.inspect(None)?;
-        if !status.others.is_empty() {
-            return Ok(break_each(session, &lock, &status, &typed)?.into());
-        }
-    }
-    Ok(break_lock(session, &lock, &typed)?.into())
+    let status = lock.inspect(None)?;
+    let outcome = if typed.hold.is_none() && !status.others.is_empty() {
+        break_each(session, &lock, &status, &typed)
+    } else {
+        break_shown(session, &lock, status, &typed)
+    };
+    Ok(outcome?.into())
 }
 
 /// Breaks several holds of one lock, each after confirmation.
@@ -76,17 +73,19 @@ fn break_each(
         cancel::uncommit();
         let one = args::Break {
             name: None,
+            path: None,
             hold: hold.hold(),
             ..*typed
         };
-        let mut outcome = if one.yes {
-            break_shown(session, lock, (*hold).clone(), &one)?
+        let now = if one.yes {
+            (*hold).clone()
         } else {
-            // As it is now: the answer to the question before may have come late.
-            break_lock(session, lock, &one)?
+            // The answer to the question before may have come late.
+            lock.inspect(None)?
         };
+        let mut outcome = break_shown(session, lock, now, &one)?;
         match outcome.exit {
-            Exit::Done => {
+            Exit::DONE => {
                 if session.tells() {
                     output::warn(&outcome.warnings);
                     outcome.warnings.clear();
@@ -98,7 +97,7 @@ fn break_each(
                 });
             }
             // It has ended by itself.
-            Exit::NotHeld => {}
+            Exit::NOT_HELD => {}
             _ => {
                 note_so_far(|so_far| so_far.not_broken.push(outcome.message.clone()));
                 worst = worst.or(Some(outcome));
@@ -112,30 +111,22 @@ fn break_each(
         so_far.broken.len(),
         holds.len()
     );
-    let mut outcome = worst.unwrap_or_else(|| Outcome::new(Exit::Done, "broken", text));
-    outcome.is_removed = outcome.exit == Exit::Done;
+    let mut outcome = worst.unwrap_or_else(|| Outcome::new(Exit::DONE, "broken", text));
+    outcome.is_removed = outcome.exit == Exit::DONE;
     outcome.locks = so_far.broken;
     outcome.warnings.extend(so_far.warnings);
     Ok(outcome)
 }
 
-/// Breaks a hold after confirmation.
-pub(crate) fn break_lock(
-    session: &Session,
-    lock: &Lock,
-    typed: &args::Break,
-) -> anyhow::Result<Outcome> {
-    let status = lock.inspect(None)?;
-    let found = typed.hold.and_then(|hold| status.clone().of_hold(hold));
-    break_shown(session, lock, found.unwrap_or(status), typed)
-}
-
-fn break_shown(
+/// Breaks a hold after confirmation. `status`: of the lock.
+pub(crate) fn break_shown(
     session: &Session,
     lock: &Lock,
     status: Status,
     typed: &args::Break,
 ) -> anyhow::Result<Outcome> {
+    let found = typed.hold.and_then(|hold| status.clone().of_hold(hold));
+    let status = found.unwrap_or(status);
     // By force its work may keep running.
     let (yes, at_once) = (typed.yes, typed.force);
     if let Reason::NotALock(what) = status.verdict.reason {
@@ -148,7 +139,7 @@ fn break_shown(
         let path = status.path;
         return Err(onehold::Error::NotALock { path, what }.into());
     }
-    if lock.format() == Format::Flock && status.verdict.state == State::Held {
+    if lock.format().is_kernel_lock() && status.verdict.state == State::Held {
         return Ok(held_by_kernel_lock(session, status));
     }
     let Some(revision) = status.revision() else {
@@ -204,7 +195,7 @@ fn break_shown(
                     )
                 }
             };
-            let mut outcome = Outcome::new(Exit::Done, "broken", text).warnings(&warnings);
+            let mut outcome = Outcome::new(Exit::DONE, "broken", text).warnings(&warnings);
             if session.tells() {
                 output::eprint(&format!("onehold: {}", outcome.message));
             }
@@ -253,18 +244,18 @@ fn running_warning(session: &Session, was: &Status, at_once: bool) -> Option<Str
     }
     let is_run = is_run(was);
     if let Some(left) = was.verdict.takeable_in.filter(|_| is_run) {
-        let holder = describe::holder_on_host(was, was.record.as_ref()?);
+        let holder = describe::holder_on_host(was, was.info()?);
         let left = words::span(left);
         return Some(format!(
             "the work of {holder} may still be running, for {left} at most"
         ));
     }
     // Its record has no room for what ends the work. The wrapper notices the loss.
-    let record = was.record.as_ref();
+    let record = was.info();
     let is_pid_file = was.verdict.evidence == Evidence::KernelLock
-        && record.is_some_and(|record| record.format == Format::Pid);
+        && record.is_some_and(|record| record.format() == Format::Pid);
     if ((at_once && is_run) || is_pid_file) && was.verdict.reason != Reason::Locked {
-        let holder = describe::holder_on_host(was, was.record.as_ref()?);
+        let holder = describe::holder_on_host(was, was.info()?);
         return is_held(was).then(|| format!("the work of {holder} may still be running"));
     }
     // All of it has ended.
@@ -292,7 +283,7 @@ fn still_running(
     look_failed: Option<&std::io::Error>,
 ) -> Outcome {
     let found = processes.iter().map(|process| process.pid);
-    let found: Vec<(Pid, Vec<String>)> = found.map(|pid| (pid, command_line_of(pid))).collect();
+    let found: Vec<(Pid, Vec<String>)> = found.map(|pid| (pid, pid.command_line())).collect();
     let object = |(pid, command): &_| json!({ "pid": pid, "command": command });
     let objects: Vec<Value> = found.iter().map(object).collect();
     let (why, mut notes) = if was.verdict.reason == Reason::Locked {
@@ -314,7 +305,7 @@ fn still_running(
         (format!("the work of {name} could not be ended"), lines)
     };
     let spared = spared(lock, &was);
-    let record = was.record.as_ref();
+    let record = was.info();
     let is_never_killed = record.is_some_and(|record| record.kill_after().is_none());
     if is_never_killed && !found.is_empty() && spared.is_empty() {
         let pids: Vec<String> = found.iter().map(|(pid, _)| pid.to_string()).collect();
@@ -347,7 +338,7 @@ fn waiting(session: &Session, status: &Status) -> impl FnMut(Duration) -> bool {
     move |left| {
         if !is_said && since.elapsed() >= DELAY {
             is_said = true;
-            let record = status.record.as_ref();
+            let record = status.info();
             let holder = record.map(|record| describe::holder_on_host(status, record));
             output::eprint(&format!(
                 "onehold: waiting up to {} for the work of {} to end",
@@ -369,14 +360,14 @@ fn move_aside(
     if !yes && !confirm(session, status, &[], "Move the file aside?", "--yes") {
         let text = format!("not confirmed: {}", describe_holder(status, local));
         let mut outcome = Outcome::refused(Refusal::NOT_CONFIRMED, text);
-        (outcome.exit, outcome.status) = (Exit::Failed, "failure");
+        (outcome.exit, outcome.status) = (Exit::FAILED, "failure");
         return Ok(Some(outcome));
     }
     let Some(moved) = lock.move_aside()? else {
         return Ok(None);
     };
     let text = moved_text(status, &moved.to);
-    let outcome = Outcome::new(Exit::Done, "broken", text).warnings(&moved.warnings);
+    let outcome = Outcome::new(Exit::DONE, "broken", text).warnings(&moved.warnings);
     Ok(Some(outcome.told_if(true).lock(Box::new(status.clone()))))
 }
 

@@ -1,14 +1,15 @@
 //! `check`: show the holder of a lock and verify it.
 
-use onehold::{LockName, State, Status};
+use onehold::status::Reason;
+use onehold::{LockName, Mode, State, Status};
 use serde_json::json;
 
 use crate::arguments::args;
 use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, describe_obstacle, local};
+use crate::messages::describe::{self, describe_holder, describe_obstacle, describe_waits, local};
 use crate::messages::{CommandResult, Exit, Outcome, Refusal};
 use crate::output::failure::hint_about_file;
-use crate::output::report::profile_values;
+use crate::output::report::{links, profile_values};
 use crate::output::suggested::about_file;
 use crate::output::{next_step, paint, store_line, whole_block};
 use crate::tables::work;
@@ -31,18 +32,20 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
         status = session.at_fixed_path(status);
     }
     let (exit, word) = match status.verdict.state {
-        State::Free => (Exit::Done, "clean"),
-        State::Held => (Exit::Locked, "blocked"),
-        State::Overdue | State::Zombie => (Exit::Zombie, "zombie-detected"),
-        State::NotALock => (Exit::Failed, "failure"),
+        State::Free => (Exit::DONE, "clean"),
+        State::Held => (Exit::LOCKED, "blocked"),
+        State::Overdue | State::Zombie => (Exit::ZOMBIE, "zombie-detected"),
+        State::NotALock => (Exit::FAILED, "failure"),
     };
     let exit = match is_mine {
-        _ if exit == Exit::Failed => exit,
-        Some(true) => Exit::Done,
-        Some(false) => Exit::NotYours,
+        _ if exit == Exit::FAILED => exit,
+        Some(true) => Exit::DONE,
+        Some(false) => Exit::NOT_YOURS,
         None if !typed.available => exit,
-        None if status.is_takeable() => Exit::Done,
-        None => Exit::Locked,
+        None if status.is_takeable() || would_be_extended(session, &status, lock.name(), mode) => {
+            Exit::DONE
+        }
+        None => Exit::LOCKED,
     };
     // A script asks that about itself, and its output is not for that.
     let is_quiet = session.global.quiet || (typed.mine && !session.global.verbose);
@@ -94,6 +97,20 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     Ok(outcome.lock(Box::new(status)).into())
 }
 
+/// Whether it is a lease of the caller's owner that `acquire` would return, and not refuse.
+fn would_be_extended(session: &Session, status: &Status, name: &LockName, mode: Mode) -> bool {
+    let record = status
+        .info()
+        .filter(|_| status.verdict.reason == Reason::Lease);
+    record.is_some_and(|record| {
+        let owner = record.owner();
+        owner.is_some()
+            && owner == session.caller.owner.as_deref()
+            && status.names() == [name.as_str()]
+            && record.mode() == mode
+    })
+}
+
 /// What only the store of several machines tells.
 #[cold]
 #[inline(never)]
@@ -104,7 +121,7 @@ fn store_facts(lock: &onehold::Lock, status: &Status, outcome: &mut Outcome) -> 
     let version = facts.version.as_deref().unwrap_or("of unknown version");
     let (member, version) = (words::escape(&facts.member), words::escape(version));
     let revision = facts.revision;
-    let member = format!("  member: {member}, etcd {version}, revision {revision}");
+    let member = format!("  member: {member}, {version}, revision {revision}");
     let written = Some(facts.modified).filter(|revision| *revision != 0);
     let written = written.map(|revision| format!("  written at revision: {revision}"));
     let lease = facts.lease_left.map(words::span);
@@ -138,15 +155,26 @@ fn inspected(
         lines.extend(listed.into_iter().map(|line| format!("{indent}{line}")));
         all_processes.extend(processes);
     }
+    let waits_for = outcome.found(lock.waits_for());
+    if !waits_for.is_empty() {
+        lines.push(format!("  {}", describe_waits(&waits_for)));
+    }
     let kept = outcome.found(lock.kept_places());
     let described = kept.iter().map(describe::kept_place);
     lines.extend(described.map(|line| format!("  {line}")));
     let events = outcome.found(lock.events(EVENTS));
     if !events.is_empty() {
         lines.push("  journal:".to_owned());
-        let described = events.iter().map(describe::event);
+        let described = events
+            .iter()
+            .map(|event| describe::event(event, lock.is_remote()));
         lines.extend(described.map(|line| format!("    {line}")));
     }
-    outcome.more = json!({ "processes": all_processes, "journal": events, "kept_places": kept });
+    outcome.more = json!({
+        "processes": all_processes,
+        "journal": events,
+        "kept_places": kept,
+        "waits_for": links(&waits_for),
+    });
     Ok(lines)
 }

@@ -61,7 +61,7 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
     let is_remote = session.store.is_remote();
     let counted = words::counted(count, if is_remote { "record" } else { "lock file" });
     let message = format!("{done} {counted} in {}", session.store_text());
-    let mut outcome = Outcome::new(Exit::Done, word, message);
+    let mut outcome = Outcome::new(Exit::DONE, word, message);
     if !session.global.quiet && count > 0 {
         let removed = cleanup.removed.iter();
         let lines: Vec<_> = removed.map(|status| removed_text(done, status)).collect();

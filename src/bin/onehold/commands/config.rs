@@ -24,7 +24,7 @@ pub(crate) fn config(session: &Session) -> CommandResult {
         text.push("[formats]".to_owned());
         text.extend(section(&formats));
     }
-    let mut outcome = Outcome::new(Exit::Done, "listed", "effective settings");
+    let mut outcome = Outcome::new(Exit::DONE, "listed", "effective settings");
     outcome.more = json!({
         "machine_file": config.file(true).map(Path::to_string_lossy),
         "file": config.file(false).map(Path::to_string_lossy),
@@ -74,6 +74,7 @@ fn put_store(session: &Session, settings: &mut Values) {
     }
     let source = match session.store_source {
         StoreSource::CommandLine => Source::named("--dir"),
+        StoreSource::Project if session.global.project => Source::named("--project"),
         StoreSource::Project => project,
         StoreSource::Environment => Source::named("ONEHOLD_DIR"),
         StoreSource::Profile => configured,

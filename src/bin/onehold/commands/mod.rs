@@ -11,19 +11,26 @@ mod not_yours;
 mod release;
 mod renew;
 mod run;
+mod wait;
 
+use std::path::PathBuf;
+
+use anyhow::bail;
 use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::{Caller, State, Status};
 
-use crate::arguments::args::{Acquire, Cli, HoldUntilEnd, Release, Renew, Run, Verb};
+use crate::arguments::args::{Acquire, Cli, HoldUntilEnd, Release, Renew, Run, UsageError, Verb};
+use crate::configuration::project::Project;
 use crate::configuration::session::Session;
 use crate::configuration::{EffectiveConfig, Settings};
 use crate::messages::{Exit, Printed};
-use crate::output;
-use crate::output::failure::{exit_of, failed, refusal_without_store};
+use crate::output::failure::{failed, failed_without_store};
 use crate::supervising::cancel;
 use crate::tables::{history, list};
-use crate::words;
+use crate::{output, words};
+
+/// The record of a hold has room for about as many names.
+const MAX_PATHS: usize = 500;
 
 /// Runs a command and prints its outcome.
 pub(crate) fn run(mut cli: Cli) -> Exit {
@@ -45,7 +52,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
     }
     // That of the profile, or all of the store, if there is none.
     let name = cli.verb.arguments().name();
-    let takes = matches!(cli.verb, Verb::Run(_) | Verb::Acquire(_) | Verb::Hold(_));
+    let takes = takes(&cli.verb);
     // A script asks that before its first hold.
     let is_about_caller = matches!(&cli.verb, Verb::Check(typed) if typed.mine);
     // The others would make it.
@@ -65,6 +72,7 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Verb::Release(typed) => release::release(&session, typed),
         Verb::Renew(typed) => renew::renew(&session, typed),
         Verb::Check(typed) => check::check(&session, typed),
+        Verb::Wait(typed) => wait::wait(&session, typed),
         Verb::List(typed) => list::list(&session, &typed),
         Verb::Cleanup(typed) => cleanup::cleanup(&session, &typed),
         Verb::Break(typed) => break_lock::break_hold(&session, typed),
@@ -80,22 +88,72 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
     let is_free = |status: &Status| status.verdict.state == State::Free;
     let found_nothing = outcome.lock.as_deref().is_none_or(is_free) && outcome.locks.is_empty();
     let is_examined = verb == "doctor";
-    if uses_store && found_nothing && !is_examined && outcome.exit != Exit::Usage {
+    if uses_store && found_nothing && !is_examined && outcome.exit != Exit::USAGE {
         outcome.warnings.extend(session.missing_store());
     }
     // A watched list has signals of its own.
     if verb != "list" {
         cancel::close();
     }
-    output::printed(output::print_outcome(&session, &outcome), outcome.exit)
+    let printed = output::print_outcome(&session, &outcome);
+    // A command has succeeded also if that cannot be said, and -E 0 asks for 0.
+    let is_done = outcome.command_exit_code.is_some() || outcome.failure.is_some();
+    let exit = output::printed(printed, outcome.exit);
+    if is_done { outcome.exit } else { exit }
 }
 
 /// Reads the configuration and completes the typed options by it.
-fn session(verb: &'static str, cli: &mut Cli) -> anyhow::Result<Session> {
+pub(crate) fn session(verb: &'static str, cli: &mut Cli) -> anyhow::Result<Session> {
     let config = EffectiveConfig::read(&cli.global)?;
     config.settings.complete(&mut cli.verb);
+    let paths = cli.verb.take_paths();
+    let project = (cli.global.project || !paths.is_empty())
+        .then(|| project(&mut cli.verb, &paths, &config))
+        .transpose()?;
     let caller = caller(&cli.verb, &config.settings);
-    Session::new(verb, cli.global.clone(), caller, config)
+    let session = Session::new(verb, cli.global.clone(), caller, config, project.as_ref())?;
+    #[cfg(feature = "cluster")]
+    if session.tells() {
+        session.store.on_silence(|said, at_most| {
+            let at_most = words::span(at_most);
+            output::eprint(&format!(
+                "onehold: no answer yet, trying for {at_most}: {said}"
+            ));
+        });
+    }
+    Ok(session)
+}
+
+/// Finds the project, and adds the names of the locks of these paths.
+#[cold]
+#[inline(never)]
+fn project(
+    verb: &mut Verb,
+    paths: &[PathBuf],
+    config: &EffectiveConfig,
+) -> anyhow::Result<Project> {
+    let project = Project::of_current_directory(config, paths)?;
+    if paths.len() > MAX_PATHS {
+        let given = paths.len();
+        bail!(UsageError(format!(
+            "{given} paths: a hold has at most {MAX_PATHS}; lock a directory that they are in"
+        )));
+    }
+    for path in paths {
+        let name = project.lock_of(path, config)?;
+        verb.arguments_mut().add(name.as_str()).ok_or_else(|| {
+            UsageError("the argument '--path' cannot be used with NAME".to_owned())
+        })?;
+    }
+    #[cfg(unix)]
+    if takes(verb) {
+        project.share_store()?;
+    }
+    Ok(project)
+}
+
+fn takes(verb: &Verb) -> bool {
+    matches!(verb, Verb::Run(_) | Verb::Acquire(_) | Verb::Hold(_))
 }
 
 fn caller(verb: &Verb, settings: &Settings) -> Caller {
@@ -107,6 +165,7 @@ fn caller(verb: &Verb, settings: &Settings) -> Caller {
             (caller.hold, &caller.owner)
         }
         Verb::Check(typed) => (typed.hold, &typed.owner),
+        Verb::Wait(typed) => (None, &typed.owner),
         _ => return Caller::default(),
     };
     Caller {
@@ -118,12 +177,11 @@ fn caller(verb: &Verb, settings: &Settings) -> Caller {
 
 /// Reports an error that happened before the store was known.
 fn without_session(verb: &str, json: bool, error: &anyhow::Error) -> Exit {
-    let message = words::escape(&format!("{error:#}"));
-    let refusal = refusal_without_store(error);
+    let outcome = failed_without_store(verb, error);
     if json {
-        output::bare_failure(verb, refusal, &message);
+        let _ = output::print_object(verb, None, &outcome);
     } else {
-        output::eprint(&format!("onehold: {message}"));
+        output::eprint(&format!("onehold: {}", outcome.message));
     }
-    exit_of(refusal, verb)
+    outcome.exit
 }

@@ -1,7 +1,7 @@
 //! `renew`: extend a lease, or restart the age of a hold made by `acquire`.
 
-use onehold::Renewal;
-use onehold::status::Reason;
+use onehold::status::{Kind, Reason};
+use onehold::{Renewal, Status};
 use serde_json::json;
 
 use crate::arguments::args;
@@ -22,7 +22,7 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
             let until = end.map(|end| format!(", until {}", local(end)));
             let holder = describe_holder(&status, local);
             let text = format!("renewed{}: {holder}", until.unwrap_or_default());
-            Outcome::new(Exit::Done, "renewed", text).lock(status)
+            Outcome::new(Exit::DONE, "renewed", text).lock(status)
         }
         Renewal::Nothing(status) => {
             let name = words::quoted(&status.name);
@@ -50,9 +50,20 @@ pub(crate) fn renew(session: &Session, typed: args::Renew) -> CommandResult {
         }
         Renewal::NotYours(status) => not_yours(session, "not renewed", None, status),
         Renewal::HeldByRun(status) => {
-            let why = "  a running `onehold run` renews its own hold";
-            not_yours(session, "not renewed", Some(why), status)
+            let why = format!("  {}", keeper(&status));
+            not_yours(session, "not renewed", Some(&why), status)
         }
     };
     Ok(outcome.told_if(session.global.verbose).into())
+}
+
+/// Who renews a hold that others cannot.
+fn keeper(status: &Status) -> &'static str {
+    match status.info() {
+        Some(info) if info.is_served() || info.is_without_command() => {
+            "`hold` keeps its own hold alive: nothing to renew"
+        }
+        Some(info) if info.kind() == Kind::Run => "a running `onehold run` renews its own hold",
+        _ => "its process keeps it alive: nothing to renew",
+    }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::bail;
 use onehold::command_line::signal::ignore_file_size_signal;
 use onehold::command_line::{Program, pass_on_wide_code, replace_process};
-use onehold::{Format, Hold, LockName, RunOptions};
+use onehold::{Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::args::{self, UsageError};
@@ -16,7 +16,7 @@ use crate::messages::{CommandResult, Printed};
 use crate::output;
 use crate::supervising::cancel::{self, Then};
 use crate::supervising::die_with;
-#[cfg(all(feature = "etcd", target_os = "linux"))]
+#[cfg(all(feature = "cluster", target_os = "linux"))]
 use crate::supervising::keeper;
 use crate::supervising::supervise;
 use crate::taking::Taking;
@@ -44,7 +44,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     }
     // Before a keeper is between it and this process.
     let die_with = die_with::find(typed.die_with)?;
-    #[cfg(all(feature = "etcd", target_os = "linux"))]
+    #[cfg(all(feature = "cluster", target_os = "linux"))]
     if lock.is_remote()
         && !typed.exec
         && let Some(printed) = keeper::wrap(session, &lock, typed.on_lost)?
@@ -56,6 +56,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         .exec(typed.exec)
         .supervised(!typed.exec)
         .kill_after(typed.kill_after)
+        .time_limited(typed.time_limit.is_some_and(|limit| !limit.is_zero()))
         .die_with(die_with)
         .hold_at_least(typed.hold_at_least.filter(|least| !least.is_zero()));
     // Signals are queued for the supervisor from here on. A call that may wait or ask queues them
@@ -80,7 +81,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let words: Vec<_> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let hold = match taking.hold(None, run_options, &words)? {
+    let hold = match taking.hold(None, run_options, taking.options().command(words))? {
         Ok(hold) => hold,
         Err(mut outcome) => {
             if is_derived {
@@ -155,10 +156,11 @@ fn derived_name(
 ) -> anyhow::Result<LockName> {
     // At most four bytes for each character, and the digest: this fits into a segment of a name.
     const MAX_CHARS: usize = 48;
-    if session.format == Format::Flock {
-        bail!(UsageError(
-            "missing NAME: flock format needs the path of a file".to_owned()
-        ));
+    if session.format.is_kernel_lock() {
+        let format = session.format;
+        bail!(UsageError(format!(
+            "missing NAME: {format} format needs the path of a file"
+        )));
     }
     let resolved = resolve(program)?;
     let mut digest = Sha256::new();

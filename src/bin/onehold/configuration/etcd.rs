@@ -6,7 +6,7 @@ use anyhow::bail;
 use onehold::EtcdAccess;
 use onehold::command_line::is_exposed;
 
-use super::values::variable;
+use super::values::{of_variable, text, truth};
 use crate::arguments::args::UsageError;
 use crate::configuration::{ConfigPath, EffectiveConfig};
 use crate::words;
@@ -42,15 +42,8 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
     access.ca_certificate = path("ETCDCTL_CACERT", "etcd-cacert", &settings.etcd_cacert)?;
     access.certificate = path("ETCDCTL_CERT", "etcd-cert", &settings.etcd_cert)?;
     access.key = path("ETCDCTL_KEY", "etcd-key", &settings.etcd_key)?;
-    access.skips_verification = match text("ETCDCTL_INSECURE_SKIP_TLS_VERIFY").as_deref() {
-        None | Some("false" | "0") => false,
-        Some("true" | "1") => true,
-        Some(other) => {
-            bail!(UsageError(format!(
-                "ETCDCTL_INSECURE_SKIP_TLS_VERIFY: `{other}` is neither true nor false"
-            )));
-        }
-    };
+    let skips = of_variable("ETCDCTL_INSECURE_SKIP_TLS_VERIFY", truth)?;
+    access.skips_verification = skips.unwrap_or_default();
     let has_password = access.password.is_some() || access.password_file.is_some();
     if access.user.is_some() && !has_password {
         bail!(UsageError(
@@ -59,10 +52,6 @@ pub(crate) fn access(config: &EffectiveConfig) -> anyhow::Result<EtcdAccess> {
         ));
     }
     Ok(access)
-}
-
-fn text(name: &str) -> Option<String> {
-    variable(name)?.into_string().ok()
 }
 
 /// Warns of a password file that is not private.

@@ -6,7 +6,6 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use onehold::error::Operation;
 use onehold::status::Reason;
 use onehold::{Format, LockName, State, Status};
 use serde::Deserialize;
@@ -20,6 +19,9 @@ use crate::words;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 mod file;
+#[cfg(feature = "postgres")]
+mod postgres;
+pub(crate) mod project;
 pub(crate) mod session;
 pub(crate) mod sources;
 mod template;
@@ -182,6 +184,12 @@ impl Settings {
                 self.complete_hold(&mut typed.hold, typed.names.first());
                 typed.die_with = typed.die_with.or(die_with);
             }
+            Verb::Wait(typed) => {
+                let limit = typed.wait.unwrap_or(WaitLimit::Forever);
+                typed.wait = Some(self.limited(limit));
+                typed.max_age = typed.max_age.or(self.max_age.map(|age| age.0));
+                typed.conflict_exit_code = typed.conflict_exit_code.or(self.conflict_exit_code);
+            }
             Verb::Check(Check { max_age, .. })
             | Verb::List(List { max_age, .. })
             | Verb::Cleanup(Cleanup { max_age, .. }) => {
@@ -200,17 +208,21 @@ impl Settings {
         if hold.wait.is_none() && !hold.no_wait {
             hold.wait = self.wait.as_ref().map(|wait| wait.0);
         }
-        if let (Some(wait), Some(Typed(limit))) = (&mut hold.wait, self.wait_limit) {
-            *wait = WaitLimit::AtMost(match *wait {
-                WaitLimit::AtMost(wait) => wait.min(limit),
-                WaitLimit::Forever => limit,
-            });
-        }
+        hold.wait = hold.wait.map(|wait| self.limited(wait));
         hold.ttl_is_default = hold.ttl.is_none();
         hold.ttl = hold.ttl.or(ttl.map(|span| span.0));
         hold.max_age = hold.max_age.or(self.max_age.map(|age| age.0));
         hold.on_zombie = hold.on_zombie.or(self.on_zombie);
         hold.conflict_exit_code = hold.conflict_exit_code.or(self.conflict_exit_code);
+    }
+
+    /// A wait, but not longer than the configuration allows.
+    fn limited(&self, wait: WaitLimit) -> WaitLimit {
+        match (wait, self.wait_limit) {
+            (wait, None) => wait,
+            (WaitLimit::AtMost(wait), Some(Typed(limit))) => WaitLimit::AtMost(wait.min(limit)),
+            (WaitLimit::Forever, Some(Typed(limit))) => WaitLimit::AtMost(limit),
+        }
     }
 
     /// The owner of a caller that names none. An unset or empty variable is no owner.
@@ -245,15 +257,15 @@ impl Settings {
             source.kind(),
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
         );
-        let text = match operation {
+        let text = match *operation {
             _ if is_full => &self.unwritable,
-            Operation::Remove => &self.undeletable,
-            Operation::Read | Operation::Open => &self.unreadable,
-            Operation::OpenStore
-            | Operation::OpenDirectory
-            | Operation::LockStore
-            | Operation::TakeOver
-            | Operation::CreateLockFileInDirectory => &self.no_directory,
+            "remove" => &self.undeletable,
+            "read" | "open" => &self.unreadable,
+            "open store"
+            | "open directory"
+            | "lock store"
+            | "take over"
+            | "create lock file in the directory of" => &self.no_directory,
             _ => return None,
         };
         let cause = words::cause_text(source);

@@ -7,10 +7,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use percent_encoding::percent_decode_str;
 
+#[cfg(feature = "etcd")]
+use onehold::command_line::is_etcd_url;
+#[cfg(feature = "postgres")]
+use onehold::command_line::is_postgres_url;
 use onehold::status::Reason;
 use onehold::{Caller, Format, Lock, LockName, Status, Store};
 
-use super::values::variable;
+use super::project::Project;
+use super::values::{of_variable, truth, variable};
 use crate::arguments::args::{self, GlobalArgs, UsageError};
 use crate::configuration::{ConfigPath, EffectiveConfig, Settings};
 use crate::messages::describe::is_held;
@@ -45,12 +50,22 @@ impl Session {
         global: GlobalArgs,
         mut caller: Caller,
         config: EffectiveConfig,
+        project: Option<&Project>,
     ) -> anyhow::Result<Self> {
         let only = lock_of_path(&global, &config)?;
         let settings = &config.settings;
         let configured = settings.format.map(|format| format.0);
         let format = global.format.or(configured).unwrap_or_default();
-        let (directory, store_source) = store_directory(global.dir.clone(), &config)?;
+        let (directory, store_source) = match project {
+            Some(_) if only.is_some() => bail!(UsageError(
+                "this profile has a path of its own: --project cannot be used".to_owned()
+            )),
+            Some(_) if format.is_kernel_lock() => bail!(UsageError(format!(
+                "{format} format: its locks are files, and not in the store of a project"
+            ))),
+            Some(project) => (project.store.clone(), StoreSource::Project),
+            None => store_directory(global.dir.clone(), &config)?,
+        };
         let mut store = store_at(directory, &config)?.format(format);
         if store.is_remote() && format != Format::Native {
             bail!(UsageError(format!(
@@ -72,7 +87,7 @@ impl Session {
         if let Some(bytes) = settings.journal_size {
             store = store.journal_size(bytes.0);
         }
-        let history = history(settings)?;
+        let history = of_variable(HISTORY, truth)?.unwrap_or(settings.history);
         caller.inside = enclosing(|number, _| number.parse().ok());
         let warning = unexpanded(global.dir.as_deref());
         #[cfg(feature = "etcd")]
@@ -102,7 +117,7 @@ impl Session {
             return Ok(());
         };
         let fail = |path: &Path, source| onehold::Error::Io {
-            operation: onehold::error::Operation::OpenDirectory,
+            operation: "open directory",
             path: path.to_owned(),
             source,
         };
@@ -149,7 +164,10 @@ impl Session {
             StoreSource::CommandLine | StoreSource::Environment | StoreSource::Configuration
         );
         let path = self.store.path();
+        // Names are then files in the working directory.
+        let is_elsewhere = self.format.is_kernel_lock() && self.global.dir.is_none();
         if !is_named
+            || is_elsewhere
             || self.store.is_remote()
             || self.only.is_some()
             || !matches!(path.try_exists(), Ok(false))
@@ -178,7 +196,7 @@ impl Session {
         let typed = self.global.format;
         let format = typed.or_else(|| self.config.format_of(&name));
         let format = format.unwrap_or(self.format);
-        if format == Format::Flock && !name.is_path() {
+        if format.is_kernel_lock() && !name.is_path() {
             // As flock(1) takes it.
             let below = self.root().strip_prefix(".").unwrap_or(self.root());
             name = LockName::new(Path::new(".").join(below).join(name.as_str()))?;
@@ -252,32 +270,15 @@ impl Session {
 
 /// The instance that the caller belongs to.
 fn instance(global: &GlobalArgs, settings: &Settings) -> Result<Option<String>, UsageError> {
-    const VARIABLE: &str = "ONEHOLD_INSTANCE";
     if global.instance.is_some() {
         return Ok(global.instance.clone());
     }
-    let Some(id) = variable(VARIABLE) else {
-        return Ok(settings.instance.as_ref().map(|id| id.0.clone()));
-    };
-    let id = args::instance(&id.to_string_lossy()).map(Some);
-    id.map_err(|why| UsageError(format!("{VARIABLE}: {why}")))
+    let id = of_variable("ONEHOLD_INSTANCE", args::instance)?;
+    Ok(id.or_else(|| Some(settings.instance.as_ref()?.0.clone())))
 }
 
 /// Environment variable that turns the history on or off.
 pub(crate) const HISTORY: &str = "ONEHOLD_HISTORY";
-
-fn history(settings: &Settings) -> Result<bool, UsageError> {
-    let Some(value) = variable(HISTORY) else {
-        return Ok(settings.history);
-    };
-    match value.to_str() {
-        Some("1" | "true") => Ok(true),
-        Some("0" | "false") => Ok(false),
-        _ => Err(UsageError(format!(
-            "invalid value for {HISTORY}: neither 1 nor 0"
-        ))),
-    }
-}
 
 /// The lock of a profile with a path.
 fn lock_of_path(global: &GlobalArgs, config: &EffectiveConfig) -> anyhow::Result<Option<LockName>> {
@@ -298,7 +299,7 @@ fn lock_of_path(global: &GlobalArgs, config: &EffectiveConfig) -> anyhow::Result
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreSource {
     CommandLine,
-    /// The project that the current directory is in, as the profile says.
+    /// The project that the current directory is in, with `--project` or as the profile says.
     Project,
     Profile,
     Environment,
@@ -328,11 +329,9 @@ fn project_store(config: &EffectiveConfig) -> anyhow::Result<Option<PathBuf>> {
     let Some(project) = &config.settings.project_dir else {
         return Ok(None);
     };
-    let (path, mark) = project.parts();
     let current = std::env::current_dir().context("cannot find the current directory")?;
-    let mut above = current.ancestors();
-    let root = above.find(|directory| directory.join(mark).is_dir());
-    Ok(root.map(|root| root.join(path)))
+    let marked = Project::marked(&current, project)?;
+    Ok(marked.map(|project| project.store))
 }
 
 /// The store directory without a profile.
@@ -381,27 +380,37 @@ fn unexpanded(typed: Option<&Path>) -> Option<String> {
     ))
 }
 
-#[cfg_attr(not(feature = "etcd"), allow(unused_variables))]
+/// Whether it is the URL of a store that this build knows.
 fn is_url(dir: &Path) -> bool {
-    #[cfg(feature = "etcd")]
-    return onehold::command_line::is_etcd_url(&dir.to_string_lossy());
-    #[cfg(not(feature = "etcd"))]
-    false
+    let known: &[fn(&str) -> bool] = &[
+        #[cfg(feature = "etcd")]
+        is_etcd_url,
+        #[cfg(feature = "postgres")]
+        is_postgres_url,
+    ];
+    known.iter().any(|is_url| is_url(&dir.to_string_lossy()))
 }
 
 /// The store with this name: a directory, or a URL.
 #[cfg_attr(
-    not(feature = "etcd"),
+    not(feature = "cluster"),
     allow(clippy::unnecessary_wraps, reason = "a directory always can be")
 )]
 fn store_at(name: PathBuf, config: &EffectiveConfig) -> anyhow::Result<Store> {
+    #[cfg(feature = "cluster")]
+    let usage = |error| match error {
+        onehold::Error::InvalidStore { .. } => anyhow::Error::from(UsageError(error.to_string())),
+        error => error.into(),
+    };
     #[cfg(feature = "etcd")]
-    if is_url(&name) {
+    if is_etcd_url(&name.to_string_lossy()) {
         let store = Store::on_etcd(&name.to_string_lossy(), &super::etcd::access(config)?);
-        return store.map_err(|error| match error {
-            onehold::Error::InvalidStore { .. } => UsageError(error.to_string()).into(),
-            error => error.into(),
-        });
+        return store.map_err(usage);
+    }
+    #[cfg(feature = "postgres")]
+    if is_postgres_url(&name.to_string_lossy()) {
+        let store = Store::on_postgres(&name.to_string_lossy(), &super::postgres::access()?);
+        return store.map_err(usage);
     }
     let _ = config;
     Ok(Store::at(name))
@@ -425,10 +434,12 @@ fn local_directory(dir: PathBuf) -> Result<PathBuf, UsageError> {
     let scheme = text.split_once("://").map(|(scheme, _)| scheme);
     let why = if matches!(scheme, Some("etcd" | "etcds")) {
         "this build has no etcd: install a released one, or build it with `--features etcd`"
+    } else if matches!(scheme, Some("postgres" | "postgresql")) {
+        "this build has no PostgreSQL: install a released one, or build it with `--features postgres`"
     } else if lower.starts_with("etcd:") || lower.starts_with("etcds:") {
         "a store on etcd is etcd://HOSTS/PREFIX, or etcds:// for TLS"
     } else if scheme.is_some_and(is_scheme) {
-        "it is neither a directory nor etcd://HOSTS/PREFIX"
+        "it is neither a directory, nor postgres://HOST/DATABASE/PREFIX, nor etcd://HOSTS/PREFIX"
     } else {
         return Ok(dir);
     };

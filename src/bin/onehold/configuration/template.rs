@@ -18,50 +18,46 @@ pub(crate) const LIMIT: &str = "limit";
 /// keys are all null is left out; the line below it that begins with `|` is shown then, and only then.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Template(Box<[Line]>);
-
-#[derive(Clone, Debug)]
-struct Line {
-    /// Only where the line above it is left out.
-    is_substitute: bool,
-    /// Each with the text before it.
-    values: Vec<(String, Placeholder)>,
-    rest: String,
-}
-
-/// A key in braces.
-#[derive(Clone, Debug)]
-struct Placeholder {
-    key: String,
-    /// Of a time: 2026-11-22T13:21:16Z instead of 2026-11-22 13:21:16 UTC.
-    is_rfc3339: bool,
-    fallback: Option<String>,
-}
+pub(crate) struct Template(Box<str>);
 
 impl TryFrom<String> for Template {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let lines = text.lines().map(Line::parse);
-        lines.collect::<Result<_, String>>().map(Self)
+        let check = |key: &str, format: &str| {
+            if key != LIMIT {
+                Key::try_from(key.to_owned())?;
+            }
+            match format {
+                "utc" | "rfc3339" => Ok(None),
+                other => Err(format!("unknown format `{other}`: use utc or rfc3339")),
+            }
+        };
+        for line in text.lines() {
+            filled(line, check)?;
+        }
+        Ok(Self(text.into()))
     }
 }
 
 impl Template {
     pub(crate) fn names_the_limit(&self) -> bool {
-        let mut values = self.0.iter().flat_map(|line| &line.values);
-        values.any(|(_, value)| value.key == LIMIT)
+        ["{limit}", "{limit|", "{limit:"]
+            .iter()
+            .any(|limit| self.0.contains(limit))
     }
 
     /// The text for a lock; `None`: there is none. `values`: its JSON object, and perhaps [`LIMIT`].
     pub(crate) fn fill(&self, values: &Value) -> Option<String> {
         let mut lines: Vec<String> = Vec::new();
         let mut is_left_out = false;
-        for line in &self.0 {
-            if line.is_substitute && !is_left_out {
+        for line in self.0.lines() {
+            let instead = line.strip_prefix('|');
+            if instead.is_some() && !is_left_out {
                 continue;
             }
-            let filled = line.fill(values);
+            let shown = |key: &str, format: &str| Ok(shown(values, key, format));
+            let filled = filled(instead.unwrap_or(line), shown).ok().flatten();
             is_left_out = filled.is_none();
             lines.extend(filled);
         }
@@ -69,70 +65,39 @@ impl Template {
     }
 }
 
-impl Line {
-    fn parse(line: &str) -> Result<Self, String> {
-        let inner = line.strip_prefix('|');
-        let (mut rest, mut values) = (inner.unwrap_or(line), Vec::new());
-        while let Some((before, begun)) = rest.split_once('{')
-            && let Some((inside, after)) = begun.split_once('}')
-        {
-            values.push((before.to_owned(), Placeholder::parse(inside)?));
-            rest = after;
-        }
-        Ok(Self {
-            is_substitute: inner.is_some(),
-            values,
-            rest: rest.to_owned(),
-        })
+/// A text with what `value` returns for each key and format. `None`: it has keys, and none of them has a value.
+fn filled(
+    mut rest: &str,
+    value: impl Fn(&str, &str) -> Result<Option<String>, String>,
+) -> Result<Option<String>, String> {
+    let (mut text, mut has_keys, mut has_value) = (String::new(), false, false);
+    while let Some((before, begun)) = rest.split_once('{')
+        && let Some((inside, after)) = begun.split_once('}')
+    {
+        let (name, fallback) = inside.split_once('|').unzip();
+        let name = name.unwrap_or(inside);
+        let (key, format) = name.split_once(':').unwrap_or((name, "utc"));
+        let known = value(key, format)?.or_else(|| fallback.map(str::to_owned));
+        (has_keys, has_value) = (true, has_value || known.is_some());
+        text = text + before + known.as_deref().unwrap_or("unknown");
+        rest = after;
     }
-
-    /// `None`: it has keys, and none of them is known.
-    fn fill(&self, values: &Value) -> Option<String> {
-        let (mut text, mut has_value) = (String::new(), self.values.is_empty());
-        for (before, value) in &self.values {
-            let known = value.shown(values).or_else(|| value.fallback.clone());
-            has_value |= known.is_some();
-            text.push_str(before);
-            text.push_str(known.as_deref().unwrap_or("unknown"));
-        }
-        has_value.then(|| text + &self.rest)
-    }
+    Ok((has_value || !has_keys).then(|| text + rest))
 }
 
-impl Placeholder {
-    fn parse(inside: &str) -> Result<Self, String> {
-        let parts = inside.split_once('|');
-        let name = parts.map_or(inside, |(name, _)| name);
-        let (key, format) = name.split_once(':').unwrap_or((name, "utc"));
-        if key != LIMIT {
-            Key::try_from(key.to_owned())?;
-        }
-        let is_rfc3339 = match format {
-            "utc" => false,
-            "rfc3339" => true,
-            other => return Err(format!("unknown format `{other}`: use utc or rfc3339")),
-        };
-        Ok(Self {
-            key: key.to_owned(),
-            is_rfc3339,
-            fallback: parts.map(|(_, fallback)| fallback.to_owned()),
-        })
-    }
-
-    /// The value in a text; `None`: it is null, or not known.
-    fn shown(&self, values: &Value) -> Option<String> {
-        let is_time = self.key.ends_with("_at");
-        match values.get(&self.key)? {
-            Value::Null => None,
-            Value::String(text) => Some(match DateTime::parse_from_rfc3339(text) {
-                Ok(time) if is_time && self.is_rfc3339 => {
-                    time.to_utc().to_rfc3339_opts(SecondsFormat::Secs, true)
-                }
-                Ok(time) if is_time => time.to_utc().format("%Y-%m-%d %H:%M:%S UTC").to_string(),
-                _ => words::escape(text),
-            }),
-            value => Some(value.to_string()),
-        }
+/// The value in a text; `None`: it is null, or not known.
+fn shown(values: &Value, key: &str, format: &str) -> Option<String> {
+    let is_time = key.ends_with("_at");
+    match values.get(key)? {
+        Value::Null => None,
+        Value::String(text) => Some(match DateTime::parse_from_rfc3339(text) {
+            Ok(time) if is_time && format == "rfc3339" => {
+                time.to_utc().to_rfc3339_opts(SecondsFormat::Secs, true)
+            }
+            Ok(time) if is_time => time.to_utc().format("%Y-%m-%d %H:%M:%S UTC").to_string(),
+            _ => words::escape(text),
+        }),
+        value => Some(value.to_string()),
     }
 }
 

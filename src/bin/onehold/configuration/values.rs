@@ -11,13 +11,38 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
 use crate::arguments::args::{
-    DieWith, WaitLimit, die_with, instance, parsed, time_to_live, wait_limit,
+    DieWith, UsageError, WaitLimit, die_with, instance, parsed, time_to_live, wait_limit,
 };
 use crate::arguments::doc_text::lock_keys;
 
 /// An environment variable. An empty one is unset.
 pub(super) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// What a variable says. `None`: it is not set.
+pub(super) fn of_variable<T, E: fmt::Display>(
+    name: &str,
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Result<Option<T>, UsageError> {
+    let value = variable(name).map(|value| read(&value.to_string_lossy()));
+    let value = value.transpose();
+    value.map_err(|why| UsageError(format!("{name}: {why}")))
+}
+
+/// `true` or `false`, as variables have it.
+pub(super) fn truth(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err(format!("`{text}` is neither 1 nor 0")),
+    }
+}
+
+/// A variable that is text.
+#[cfg(feature = "cluster")]
+pub(super) fn text(name: &str) -> Option<String> {
+    variable(name)?.into_string().ok()
 }
 
 pub(super) fn home() -> Option<PathBuf> {

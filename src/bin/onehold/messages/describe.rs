@@ -8,18 +8,15 @@ use std::sync::OnceLock;
 
 use chrono::{DateTime, Local, NaiveDateTime, Utc};
 use clap::ValueEnum;
-use onehold::command_line::working_directory_of;
-use onehold::describe as sentences;
 use onehold::describe::describe_zombie;
 pub(crate) use onehold::describe::{
-    age, describe_holder, describe_obstacle, describe_past_holder, evidence, holder,
-    holder_on_host, lockers_in_brief, process, process_on_host, provenance, relation, reserved_for,
-    zombie_reason,
+    age, describe_deadlock, describe_holder, describe_obstacle, describe_past_holder,
+    describe_waits, evidence, holder, holder_on_host, lockers_in_brief, process, process_on_host,
+    provenance, relation, reserved_for, zombie_reason,
 };
 use onehold::journal::{Action, Event, Fate, HoldResult};
-use onehold::record::{Kind, Record};
-use onehold::status::{KeptPlace, Reason, Waiter};
-use onehold::{LockName, Mode, State, Status};
+use onehold::status::{KeptPlace, Kind, Reason, Waiter};
+use onehold::{HoldInfo, LockName, Mode, State, Status, describe as sentences};
 
 use crate::arguments::args::ListState;
 use crate::words;
@@ -48,31 +45,25 @@ pub(crate) fn overdue(status: &Status, wanted: &LockName) -> Option<String> {
 
 /// Whether it is the hold of a `run`.
 pub(crate) fn is_run(status: &Status) -> bool {
-    let record = status.record.as_ref();
-    record.is_some_and(|record| record.kind == Kind::Run)
+    let record = status.info();
+    record.is_some_and(|record| record.kind() == Kind::Run)
 }
 
 /// The working directory of the command of a live `run`, where it can be seen.
 pub(crate) fn directory(status: &Status) -> Option<PathBuf> {
     let is_alive = is_run(status) && status.verdict.pid_alive == Some(true);
-    working_directory_of(status.verdict.pid.filter(|_| is_alive)?)
+    status.verdict.pid.filter(|_| is_alive)?.working_directory()
 }
 
 /// Whether it is the hold of `onehold hold`.
 pub(crate) fn is_without_command(status: &Status) -> bool {
-    let record = status.record.as_ref();
-    record.is_some_and(Record::is_without_command)
-}
-
-/// Whether it is of a `run` that supervises its command.
-pub(crate) fn is_supervised(record: &Record) -> bool {
-    record.kind == Kind::Run && !record.exec && !record.is_without_command()
+    status.info().is_some_and(HoldInfo::is_without_command)
 }
 
 /// "process 4260", of a `run` that supervises its command.
 pub(crate) fn wrapper(status: &Status) -> Option<String> {
-    let record = status.record.as_ref().filter(|_| !status.is_remote())?;
-    let pid = record.taken_by.filter(|_| is_supervised(record))?;
+    let record = status.info().filter(|_| !status.is_remote())?;
+    let pid = record.taken_by().filter(|_| record.has_wrapper())?;
     Some(match status.verdict.wrapper_alive {
         Some(true) => format!("process {pid}"),
         Some(false) => format!("process {pid}, which has exited"),
@@ -106,7 +97,7 @@ pub(crate) fn list_state(status: &Status) -> ListState {
 }
 
 fn mode(status: &Status) -> Option<Mode> {
-    status.record.as_ref().map(|record| record.mode)
+    status.info().map(HoldInfo::mode)
 }
 
 /// The state as a word of `list --state`.
@@ -131,23 +122,23 @@ pub(crate) fn state_in_table(status: &Status) -> String {
 /// What identifies the holder, or the waiter that the lock is reserved for: "4242 (backup.sh)", "lease of
 /// runner-7", "77 (job.sh) on db1". Without the name of this host.
 pub(crate) fn holder_in_table(status: &Status, own_host: Option<&str>) -> String {
-    let with_host = |holder: String, host: &Option<String>| match host.as_deref() {
+    let with_host = |holder: String, host: Option<&str>| match host {
         Some(host) if Some(host) != own_host => format!("{holder} on {}", words::escape(host)),
         _ => holder,
     };
     if let Some(waiter) = reserved_for(status) {
         let process = sentences::process_in_brief(waiter.pid.get(), &waiter.command);
-        return with_host(format!("for {process}"), &waiter.hostname);
+        return with_host(format!("for {process}"), waiter.hostname.as_deref());
     }
     let lockers = sentences::lockers_of(status).iter();
     let lockers: Vec<String> = lockers
         .map(|locker| sentences::process_in_brief(locker.pid.get(), &locker.command))
         .collect();
-    match &status.record {
+    match status.info() {
         _ if !lockers.is_empty() => lockers.join(", "),
         Some(record) => {
             let holder = sentences::holder_in_brief(status, record);
-            with_host(holder, &record.hostname)
+            with_host(holder, record.hostname())
         }
         None => String::new(),
     }
@@ -170,7 +161,11 @@ pub(crate) fn kept_place(place: &KeptPlace) -> String {
 
 /// "02:00:07 taken over from process 3127 (backup.sh) by process 4261 of user root (onehold run backup
 /// -- x): its holder has exited"
-pub(crate) fn event(event: &Event) -> String {
+pub(crate) fn event(event: &Event, names_hosts: bool) -> String {
+    let on_host = |host: &Option<String>| match host {
+        Some(host) if names_hosts => format!(" on {}", words::escape(host)),
+        _ => String::new(),
+    };
     let what = match event.event {
         Action::Takeover => "taken over",
         Action::Break => "broken",
@@ -184,12 +179,13 @@ pub(crate) fn event(event: &Event) -> String {
             (None, Some(owner)) => format!("a lease of {}", words::escape(owner)),
             (None, None) => "a lease".to_owned(),
         };
-        let _ = write!(text, ", held by {holder}");
+        let _ = write!(text, ", held by {holder}{}", on_host(&from.hostname));
         if let Some(user) = from.user.as_ref().filter(|_| from.user != event.by.user) {
             let _ = write!(text, " of user {}", words::escape(user));
         }
     }
     let _ = write!(text, ", by process {}", event.by.pid);
+    text.push_str(&on_host(&event.by.hostname));
     if let Some(user) = &event.by.user {
         let _ = write!(text, " of user {}", words::escape(user));
     } else if let Some(uid) = event.by.uid {
@@ -244,10 +240,16 @@ fn time_zone_has_end() -> bool {
 }
 
 /// What has become of a hold whose record is gone; `None`: nothing went wrong. The second: whether that is known.
-pub(crate) fn fate(name: &str, hold: u64, fate: &Fate) -> Option<(String, bool)> {
+/// `names_hosts`: of a store of many machines.
+pub(crate) fn fate(
+    name: &str,
+    hold: u64,
+    fate: &Fate,
+    names_hosts: bool,
+) -> Option<(String, bool)> {
     let how = match fate {
         Fate::Released => return None,
-        Fate::Ended(event) => self::event(event),
+        Fate::Ended(event) => self::event(event, names_hosts),
         Fate::StoreGone => "its store does not exist any more, or is empty".to_owned(),
         Fate::StoreMadeAnew(at) => {
             format!("its store was removed, and made anew at {}", local(*at))
@@ -274,9 +276,9 @@ pub(crate) fn result(result: HoldResult) -> String {
 }
 
 /// The kind of a hold, as in JSON.
-pub(crate) fn kind(record: &Record) -> &'static str {
-    match record.kind {
-        Kind::Run if record.is_without_command() => "hold",
+pub(crate) fn kind(record: HoldInfo<'_>) -> &'static str {
+    match record.kind() {
+        _ if record.is_without_command() || record.is_served() => "hold",
         Kind::Run => "run",
         Kind::Process => "job",
         Kind::Lease => "lease",

@@ -3,93 +3,33 @@
 use crate::arguments::args::Verb;
 use crate::arguments::doc_text::rows;
 
-/// Why the program exits.
+/// The code that the program exits with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Exit {
-    /// Success; `check`: the lock is free.
-    #[default]
-    Done,
-    /// Error.
-    Failed,
-    /// Usage error.
-    Usage,
-    /// `renew`, `break`: the lock is not held.
-    NotHeld,
-    /// `release`, `renew`, `break --hold`: held by another holder.
-    NotYours,
-    /// Zombie; `check`: also overdue.
-    Zombie,
-    /// Held by another holder.
-    Locked,
-    /// Timed out waiting.
-    TimedOut,
-    /// `run`: the lock was lost before the command ended.
-    Lost,
-    /// `run`: the command was ended at its time limit.
-    TimeLimit,
-    /// `run`: error of onehold itself.
-    RunFailed,
-    /// `run`: the command cannot be executed.
-    NotExecutable,
-    /// `run`: the command was not found.
-    NotFound,
-    /// The exit code of the command, or the one given by `-E`.
-    Code(u8),
-    /// The command was killed by this signal.
-    Signal(i32),
-}
+pub(crate) struct Exit(pub(crate) u8);
 
 impl Exit {
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::Failed => 1,
-            Self::Usage => 2,
-            Self::NotHeld => 3,
-            Self::NotYours => 4,
-            Self::Zombie => 5,
-            Self::Locked => 6,
-            Self::TimedOut => 7,
-            Self::Lost => 8,
-            Self::TimeLimit => 124,
-            Self::RunFailed => 125,
-            Self::NotExecutable => 126,
-            Self::NotFound => 127,
-            Self::Code(code) => code,
-            Self::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
-        }
+    pub(crate) const DONE: Self = Self(0);
+    pub(crate) const FAILED: Self = Self(1);
+    pub(crate) const USAGE: Self = Self(2);
+    pub(crate) const NOT_HELD: Self = Self(3);
+    pub(crate) const NOT_YOURS: Self = Self(4);
+    pub(crate) const ZOMBIE: Self = Self(5);
+    pub(crate) const LOCKED: Self = Self(6);
+    pub(crate) const TIMED_OUT: Self = Self(7);
+    pub(crate) const LOST: Self = Self(8);
+    pub(crate) const TIME_LIMIT: Self = Self(124);
+    pub(crate) const RUN_FAILED: Self = Self(125);
+    pub(crate) const NOT_EXECUTABLE: Self = Self(126);
+    pub(crate) const NOT_FOUND: Self = Self(127);
+
+    /// Of a program that was killed by this signal.
+    pub(crate) fn signal(signal: i32) -> Self {
+        Self(u8::try_from(128 + signal).unwrap_or(u8::MAX))
     }
 }
 
 /// Codes, and below each its meaning. A part that begins with verbs is true of these only.
-pub(crate) const TABLE: &str = "
-0
-    success; check: the lock is free, or with --mine, the caller runs under it
-1
-    error: unreadable store, full disk, not a lock file, …; hold: the number could not be printed; doctor: a check has failed; break, release --force: the work could not be ended
-2
-    usage error
-3
-    renew, break: the lock is not held
-4
-    release, renew, break --hold: held by another holder; check: with --mine, the caller does not run under it
-5
-    acquire, run, hold: a zombie that --on-zombie does not take; check: zombie or overdue
-6
-    acquire, run, hold, check: held by another holder; break, release --force: not confirmed
-7
-    acquire, run, hold: timed out waiting
-8
-    run: the lock was lost or broken before CMD ended; hold: the lock was lost or broken
-124
-    run: CMD was ended at its --time-limit
-125
-    run, hold: error of onehold itself (instead of 1)
-126, 127
-    run: CMD cannot be executed; run: CMD was not found
-128+n
-    run: CMD was killed by signal n; acquire, run, hold, release, break: 129, 130, 143: HUP, Ctrl-C, TERM while it waits or asks; hold: 130: stdin has ended while it waits
-";
+pub(crate) const TABLE: &str = include_str!("exit_status.txt");
 
 /// What is true of one verb.
 pub(crate) fn table_of(verb: &str) -> Vec<(&'static str, String)> {

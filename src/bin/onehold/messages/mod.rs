@@ -3,8 +3,6 @@
 pub(crate) mod describe;
 pub(crate) mod exit;
 pub(crate) mod outcome;
-pub(crate) mod refusal;
 
 pub(crate) use exit::Exit;
-pub(crate) use outcome::{CommandResult, Outcome, Printed, displaced};
-pub(crate) use refusal::Refusal;
+pub(crate) use outcome::{CommandResult, Outcome, Printed, Refusal, displaced};

@@ -4,20 +4,21 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use onehold::Error;
+use serde_json::json;
 
 use crate::arguments::args::UsageError;
 use crate::arguments::slip::as_shell_line;
 use crate::configuration::session::Session;
+use crate::messages::Refusal;
 use crate::messages::exit::Exit;
 use crate::messages::outcome::Outcome;
-use crate::messages::refusal::Refusal;
 use crate::output::suggested::store_command;
 use crate::words;
 
 /// The exit code of an error.
-pub(crate) fn exit_of(refusal: Refusal, verb: &str) -> Exit {
+fn exit_of(refusal: Refusal, verb: &str) -> Exit {
     match (refusal.exit, verb) {
-        (Exit::Failed, "run" | "hold") => Exit::RunFailed,
+        (Exit::FAILED, "run" | "hold") => Exit::RUN_FAILED,
         (exit, _) => exit,
     }
 }
@@ -31,9 +32,12 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
     let text = text.unwrap_or_else(|| format!("{error:#}"));
     let mut outcome = Outcome::refused(refusal, text);
     if refusal == Refusal::LOST && !matches!(session.verb, "run" | "hold") {
-        (outcome.exit, outcome.status) = (Exit::Failed, "failure");
+        (outcome.exit, outcome.status) = (Exit::FAILED, "failure");
     } else {
         outcome.exit = exit_of(refusal, session.verb);
+    }
+    if let Some(Error::StoreChanged { left, .. }) = known {
+        outcome.more = json!({ "left_seconds": left.as_secs_f64() });
     }
     outcome.notes.extend(match known {
         Some(known) => hint(session, known),
@@ -43,8 +47,16 @@ pub(crate) fn failed(session: &Session, error: &anyhow::Error) -> Outcome {
     outcome
 }
 
+/// The outcome of an error that happened before the store was known.
+pub(crate) fn failed_without_store(verb: &str, error: &anyhow::Error) -> Outcome {
+    let refusal = refusal_without_store(error);
+    let mut outcome = Outcome::refused(refusal, words::escape(&format!("{error:#}")));
+    outcome.exit = exit_of(refusal, verb);
+    outcome
+}
+
 /// The reason of an error that is none of the library's.
-pub(crate) fn refusal_without_store(error: &anyhow::Error) -> Refusal {
+fn refusal_without_store(error: &anyhow::Error) -> Refusal {
     if error.is::<UsageError>() {
         Refusal::USAGE
     } else {
@@ -56,7 +68,7 @@ fn refusal_for(error: &Error) -> Refusal {
     match error {
         Error::InvalidName { .. } => Refusal::INVALID_NAME,
         Error::TooLong { .. } => Refusal::TOO_LONG,
-        Error::Unsupported { .. } | Error::NotOnEtcd { .. } => Refusal::UNSUPPORTED,
+        Error::Unsupported { .. } | Error::NotOnServer { .. } => Refusal::UNSUPPORTED,
         Error::NotALock { .. } => Refusal::NOT_A_LOCK,
         Error::NotRenewable { .. } => Refusal::NOT_RENEWABLE,
         Error::StoreBusy { .. } => Refusal::STORE_BUSY,
@@ -67,6 +79,7 @@ fn refusal_for(error: &Error) -> Refusal {
         Error::NoAtomicExchange { .. } => Refusal::NO_ATOMIC_EXCHANGE,
         Error::LostWhileAcquiring { .. } => Refusal::LOST,
         Error::Remote { .. } => Refusal::STORE,
+        Error::StoreChanged { .. } => Refusal::STORE_CHANGED,
         Error::Spawn { source, .. } => match source.kind() {
             ErrorKind::NotFound => Refusal::COMMAND_NOT_FOUND,
             // fork(2) failed, not execve(2).
@@ -143,6 +156,12 @@ fn hint(session: &Session, error: &Error) -> Option<String> {
             ));
         }
         Error::Remote { remedy, .. } => remedy.as_deref()?,
+        Error::StoreChanged { .. } => {
+            let accept = store_command(session, "doctor");
+            return Some(format!(
+                "  wait with -w; if no command runs any more that had a lock before, run `{accept} --accept-epoch --yes`"
+            ));
+        }
         Error::NoAtomicExchange { .. } => "use `onehold break`, or a store on another filesystem",
         _ => return None,
     };

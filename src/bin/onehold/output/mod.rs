@@ -11,19 +11,15 @@ use std::path::Path;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use onehold::command_line::stdout_was_closed;
-use onehold::record::{Kind, Record};
-use onehold::status::{Locker, Reason};
-use onehold::{Caller, Format, LockName, Mode, State, Status};
+use onehold::status::{Kind, Locker, Reason};
+use onehold::{Caller, Format, HoldInfo, LockName, Mode, State, Status};
 
 use crate::arguments::args::Color;
-use crate::configuration::Settings;
 use crate::configuration::session::{Session, StoreSource};
 use crate::messages::describe::{self, is_held, is_run, local};
 use crate::messages::exit::Exit;
 use crate::messages::outcome::Outcome;
-use crate::messages::refusal::Refusal;
-use crate::output::failure::exit_of;
-use crate::output::report::object;
+use crate::output::report::{object, warnings};
 use crate::output::suggested::{command_line, store_command};
 use crate::words::{self, path_text};
 
@@ -48,9 +44,7 @@ pub(crate) fn print_outcome(session: &Session, outcome: &Outcome) -> io::Result<
 pub(crate) fn print_data(session: &Session, outcome: &Outcome) -> io::Result<()> {
     let global = &session.global;
     if global.json {
-        let warnings: Vec<&str> = warnings(session, outcome).collect();
-        let settings = &session.config.settings;
-        return print_object(session.verb, outcome, &warnings, &session.caller, settings);
+        return print_object(session.verb, Some(session), outcome);
     }
     outcome.data.as_ref().map_or(Ok(()), |text| data(text))
 }
@@ -71,7 +65,7 @@ pub(crate) fn print_notes(session: &Session, outcome: &Outcome) {
             eprint(&outcome.notes.join("\n"));
         }
     }
-    warn(warnings(session, outcome));
+    warn(warnings(Some(session), outcome));
 }
 
 /// Prints warnings to stderr.
@@ -79,11 +73,6 @@ pub(crate) fn warn(warnings: impl IntoIterator<Item = impl Display>) {
     for warning in warnings {
         eprint(&format!("onehold: warning: {warning}"));
     }
-}
-
-fn warnings<'a>(session: &'a Session, outcome: &'a Outcome) -> impl Iterator<Item = &'a str> {
-    let warnings = outcome.warnings.iter().chain(&session.warning);
-    warnings.map(String::as_str)
 }
 
 /// Prints a message to stderr, unless it is for the JSON object to say what happens.
@@ -125,7 +114,7 @@ pub(crate) fn printed(result: io::Result<()>, exit: Exit) -> Exit {
             let cause = words::cause_text(&error);
             eprint(&format!("onehold: cannot write to stdout: {cause}"));
             match exit {
-                Exit::Done => Exit::Failed,
+                Exit::DONE => Exit::FAILED,
                 exit => exit,
             }
         }
@@ -157,7 +146,7 @@ fn lines_below(status: &Status, verbose: bool, part: fn(&Path) -> &Path) -> Vec<
     let waiters = status.waiters.len();
     let waiting = (waiters > 0 && !verbose).then(|| format!("{waiters} waiting"));
     let others = status.others.iter().filter(|other| is_held(other)).count();
-    let is_beside = status.record.is_some();
+    let is_beside = status.info().is_some();
     let holder = if is_beside { "more holder" } else { "holder" };
     let others = (others > 0).then(|| words::counted(others, holder));
     let directory = describe::directory(status);
@@ -180,9 +169,9 @@ fn lines_below(status: &Status, verbose: bool, part: fn(&Path) -> &Path) -> Vec<
         let position = waiter.position;
         lines.push(format!("    {position}. {}", describe::waiting(waiter)));
     }
-    if let Some(record) = &status.record {
-        if !record.command.is_empty() {
-            let command = record.command.iter().map(|word| words::escape(word));
+    if let Some(record) = status.info() {
+        if !record.command().is_empty() {
+            let command = record.command().iter().map(|word| words::escape(word));
             lines.push(format!("  command: {}", words::shell_line(command)));
         }
         lines.extend(directory.map(|path| format!("  directory: {}", path_text(&path))));
@@ -190,12 +179,12 @@ fn lines_below(status: &Status, verbose: bool, part: fn(&Path) -> &Path) -> Vec<
         if let Some(hold) = status.hold() {
             lines.push(format!("  hold: {hold} ({})", describe::kind(record)));
         }
-        if !record.names.is_empty() {
+        if status.names().len() > 1 {
             let names: Vec<String> = status.names().into_iter().map(words::quoted).collect();
             lines.push(format!("  locks: {}", names.join(", ")));
         }
         lines.extend(describe::wrapper(status).map(|wrapper| format!("  wrapper: {wrapper}")));
-        let die_with = record.die_with;
+        let die_with = record.die_with();
         lines.extend(die_with.map(|with| format!("  ends with: process {}", with.pid)));
     }
     let user = describe::user(status);
@@ -252,7 +241,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
     let to_wait = wait("to wait, add --wait");
     let only = session.only.as_ref();
     let is_at_own_path = only.is_some_and(|only| only.as_str() == status.name);
-    let is_unnamed = status.record.is_none() || verdict.reason == Reason::Locked;
+    let is_unnamed = status.info().is_none() || verdict.reason == Reason::Locked;
     let has_command = is_run(status) && !describe::is_without_command(status);
     let end_hold = match (has_command, is_by_all) {
         (true, false) => "end its command",
@@ -273,7 +262,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
             let yes = if acquires { "add --yes or " } else { "" };
             format!("file left unchanged; to move it aside, {yes}run `{break_it}`")
         }
-        Reason::Incomplete if status.record.is_none() && is_at_own_path => {
+        Reason::Incomplete if status.info().is_none() && is_at_own_path => {
             let to_wait = wait("to wait for that, add --wait");
             format!("it is damaged if it stays unchanged for 10 s; {to_wait}")
         }
@@ -281,7 +270,8 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
             format!("no takeover on a shared filesystem; if the holder is dead, run `{break_it}`")
         }
         Reason::Alive | Reason::Locked if is_unnamed => {
-            next_step_for_kernel_lock(status, acquires.then_some(to_wait))
+            let may_wait = acquires || session.verb == "wait";
+            next_step_for_kernel_lock(status, may_wait.then_some(to_wait))
         }
         _ if session.is_inside(status) => inside_hint(session, status, refused),
         Reason::Reserved if acquires => {
@@ -292,7 +282,9 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
             let release = command_line(session, "release", status);
             format!("your own shell or script holds it: run `{release}` first")
         }
-        Reason::Lease if acquires && session.caller.owns(status) => own_lease_hint(session, status),
+        Reason::Lease if (acquires || session.verb == "wait") && session.caller.owns(status) => {
+            own_lease_hint(session, status)
+        }
         Reason::Ending if acquires => {
             let to_wait = wait("to wait for it, add --wait");
             format!("the lock is free once that work has ended; {to_wait}")
@@ -311,8 +303,9 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
 
 /// What shows that a hold is the caller's.
 pub(crate) fn proof(status: &Status) -> &'static str {
-    let has_owner = |record: &Record| record.owner.is_some() && !record.format.has_labels();
-    if status.record.as_ref().is_some_and(has_owner) {
+    let has_owner =
+        |record: HoldInfo<'_>| record.owner().is_some() && !record.format().has_labels();
+    if status.info().is_some_and(has_owner) {
         "--owner or --hold"
     } else {
         "number by --hold"
@@ -350,6 +343,7 @@ fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) ->
         return format!("{begin}: give both the same --owner");
     }
     match refused.and_then(|refused| refused.reentry.as_ref()) {
+        _ if session.verb == "wait" => format!("{begin}: a wait would never end"),
         Some(Reentry::InMode(mode)) => {
             let mode = match mode {
                 Mode::Exclusive => String::new(),
@@ -368,21 +362,28 @@ fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) ->
 
 /// Whether both the hold and the one that was asked for can have an owner.
 fn has_owner(session: &Session, status: &Status) -> bool {
-    let mut formats = status.record.iter().map(|record| record.format);
-    session.format.has_owners() && formats.any(Format::has_owners)
+    let format = status.info().map(HoldInfo::format);
+    session.format.has_owners() && format.is_some_and(Format::has_owners)
 }
 
 /// A hint for the owner of a lease who wants its lock once more. A wait would be one for itself.
 #[cold]
 fn own_lease_hint(session: &Session, status: &Status) -> String {
-    let record = status.record.as_ref();
-    let owner = record.and_then(|record| record.owner.as_deref());
+    let record = status.info();
+    let owner = record.and_then(HoldInfo::owner);
     let owner = words::shell_quoted(owner.unwrap_or_default());
     let begin = "your own lease holds it";
     let release = command_line(session, "release", status);
     let release = format!("`{release} --owner {owner}`");
     let is_path = LockName::new(&status.name).is_ok_and(|name| name.is_path());
-    if session.verb == "acquire" || !has_owner(session, status) || is_path {
+    if session.verb == "acquire" && status.names().len() > 1 {
+        let renew = command_line(session, "renew", status);
+        return format!(
+            "{begin}, with others: to extend it, run `{renew} --owner {owner}`; or run {release} first"
+        );
+    }
+    let has_no_command = matches!(session.verb, "acquire" | "wait");
+    if has_no_command || !has_owner(session, status) || is_path {
         return format!("{begin}: run {release} first");
     }
     let line = command_line(session, session.verb, status);
@@ -398,18 +399,22 @@ fn is_detached(status: &Status) -> bool {
 
 /// Returns whether `acquire` holds the lock for an ancestor of the caller.
 fn is_held_for_ancestor(status: &Status) -> bool {
-    let record = status.record.as_ref();
-    let follows_process = record.is_some_and(|record| record.kind == Kind::Process);
+    let record = status.info();
+    let follows_process = record.is_some_and(|record| record.kind() == Kind::Process);
     follows_process && is_held(status) && Caller::default().owns(status)
 }
 
 /// `to_wait`: what `acquire` and `run` can do.
 fn next_step_for_kernel_lock(status: &Status, to_wait: Option<&str>) -> String {
     let end = end_of_lockers(status);
-    if status.format == Format::Native && status.record.is_none() {
-        return format!(
-            "the file has no record; to exclude flock(1) and be excluded by it, add --format flock; {end}"
-        );
+    if status.format == Format::Native && status.info().is_none() {
+        // flock(2) shows its holders; fcntl(2) may not.
+        let format = if status.lockers.is_empty() {
+            "if other programs lock it by fcntl(2), add --format fcntl, if by flock(1), --format flock"
+        } else {
+            "to exclude flock(1) and be excluded by it, add --format flock"
+        };
+        return format!("the file has no record; {format}; {end}");
     }
     match to_wait {
         Some(_) if status.is_locked_by_ancestor() => {
@@ -456,22 +461,13 @@ pub(crate) fn paint(status: &Status, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Prints the JSON object of a failure that happened before the store was known.
-pub(crate) fn bare_failure(verb: &str, refusal: Refusal, message: &str) {
-    let mut outcome = Outcome::refused(refusal, message);
-    outcome.exit = exit_of(refusal, verb);
-    let (caller, settings) = (Caller::default(), Settings::default());
-    let _ = print_object(verb, &outcome, &[], &caller, &settings);
-}
-
-fn print_object(
+/// Prints an object. `session`: `None` before the store is known.
+pub(crate) fn print_object(
     verb: &str,
+    session: Option<&Session>,
     outcome: &Outcome,
-    warnings: &[&str],
-    caller: &Caller,
-    settings: &Settings,
 ) -> io::Result<()> {
-    let line = object(verb, outcome, warnings, caller, settings)?;
+    let line = object(verb, session, None, outcome)?;
     // The stdout of `run` belongs to its command, whose last line may lack its line break.
     match outcome.command_exit_code {
         Some(_) => eprint(&format!("\n{line}")),

@@ -1,4 +1,4 @@
-//! The beginning of the static program, without Rust's runtime and without musl's allocator.
+//! The beginning of the program on Linux, without Rust's runtime, and with an allocator of its own.
 
 use std::ffi::{c_char, c_int};
 

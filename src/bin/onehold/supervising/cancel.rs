@@ -133,6 +133,10 @@ impl Interrupt {
     fn handle_signals(&mut self) {
         self.watch = Watch::Handled;
         let by_signal = || {
+            // What has just been taken may be broken already: see `commit_taken`.
+            if signal::last_number().is_some() && lock(&INTERRUPT).phase == Phase::Taking {
+                return;
+            }
             cancel(signal::last_signal().unwrap_or(SIGINT), None);
         };
         // The handler's thread must not take signals that are sent to the main thread: it does not.
@@ -302,6 +306,15 @@ pub(crate) fn commit<T>(value: T) -> T {
     drop(interrupt);
     give_back(value);
     end();
+}
+
+/// As [`commit`], of an attempt that has taken a lock. A signal that came with a number may say that the new hold is
+/// broken: that is left to its supervisor, which knows the number.
+pub(crate) fn commit_taken<T>(taken: T) -> T {
+    let (interrupt, _) = after(Step::Commit);
+    let is_left = interrupt.phase == Phase::Committed && signal::last_number().is_some();
+    drop(interrupt);
+    if is_left { taken } else { commit(taken) }
 }
 
 /// Whether a signal came after `commit`.

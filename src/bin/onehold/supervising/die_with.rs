@@ -2,12 +2,11 @@
 
 use std::sync::OnceLock;
 
-use onehold::command_line::{command_line_of, signal, until_ended};
-use onehold::record::ProcessId;
+use onehold::command_line::signal;
+use onehold::status::ProcessId;
 
 use crate::arguments::args::DieWith;
-use crate::messages::describe;
-use crate::messages::{Outcome, Refusal};
+use crate::messages::{Outcome, Refusal, describe};
 
 /// The sentence about the process, once it has exited.
 static HAS_EXITED: OnceLock<String> = OnceLock::new();
@@ -30,9 +29,9 @@ pub(crate) fn find(wanted: Option<DieWith>) -> anyhow::Result<Option<ProcessId>>
     match wanted {
         None | Some(DieWith::None) => Ok(None),
         #[cfg(unix)]
-        Some(DieWith::Pid(pid)) => Ok(Some(onehold::command_line::process(pid)?)),
+        Some(DieWith::Pid(pid)) => Ok(Some(ProcessId::running(pid)?)),
         #[cfg(unix)]
-        Some(DieWith::Parent) => Ok(Some(onehold::command_line::parent()?)),
+        Some(DieWith::Parent) => Ok(Some(ProcessId::parent()?)),
         #[cfg(not(unix))]
         Some(_) => {
             let text = "--die-with is not supported on this system";
@@ -57,10 +56,10 @@ pub(crate) fn watch(
     process: ProcessId,
     then: impl FnOnce(&'static str) + Send + 'static,
 ) -> anyhow::Result<()> {
-    let command = command_line_of(process.pid);
+    let command = process.pid.command_line();
     let name = describe::process(process.pid.get(), &command);
     in_thread("die-with", move || {
-        until_ended(process);
+        process.wait();
         then(HAS_EXITED.get_or_init(|| format!("its caller, {name}, has exited")));
     })
 }

@@ -12,10 +12,9 @@ use anyhow::Context;
 use crate::arguments::args::OnLost;
 use crate::configuration::session::Session;
 use crate::messages::{Outcome, Printed, Refusal};
-use crate::output;
 use crate::supervising::cancel::{SAME_EVENT, SIGINT};
 use crate::supervising::supervise::{self, SIGHUP, SIGTERM};
-use crate::words;
+use crate::{output, words};
 
 /// How long after its deadline the work is ended by the wrapper. The keeper does so at the deadline.
 const LATE: Duration = Duration::from_millis(100);
@@ -111,7 +110,7 @@ fn watch(session: &Session, lock: &Lock, keeper: &Keeper) -> anyhow::Result<Prin
     output::say(session, &text);
     // With a process that could not be killed the lock is left to its lease.
     let request = keeper.request().filter(|_| is_over);
-    let given_back = request.map(|request| lock.give_back(&request, session.history));
+    let given_back = request.map(|request| lock.release_for_keeper(&request, session.history));
     let mut outcome = Outcome::refused(Refusal::LOST, text);
     if !session.global.json {
         outcome.failure = None;

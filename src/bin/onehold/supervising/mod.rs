@@ -3,6 +3,7 @@
 pub(crate) mod cancel;
 pub(crate) mod die_with;
 pub(crate) mod heartbeat;
-#[cfg(all(feature = "etcd", target_os = "linux"))]
+#[cfg(all(feature = "cluster", target_os = "linux"))]
 pub(crate) mod keeper;
+pub(crate) mod loss;
 pub(crate) mod supervise;

@@ -9,11 +9,11 @@ use anyhow::Context;
 use chrono::{DateTime, Utc};
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{
-    Ending, HowEnded, Program, Remaining, Started, adopt_orphans, command_line_of, drop_code_pages,
-    let_work_go, pass_on_wide_code, tells_to_break, work_is_contained,
+    Ending, HowEnded, Program, Remaining, Started, adopt_orphans, drop_code_pages, let_work_go,
+    pass_on_wide_code, work_is_contained,
 };
 use onehold::journal::HoldResult;
-use onehold::record::{CommandEnd, KILL_AFTER};
+use onehold::status::{CommandEnd, KILL_AFTER};
 use onehold::{Hold, Lock, LockName, ReleaseOutcome, Status};
 use serde_json::json;
 
@@ -21,11 +21,11 @@ use crate::arguments::args::{self, OnLost};
 use crate::configuration::session::Session;
 use crate::messages::describe::{self, describe_holder, local};
 use crate::messages::{CommandResult, Exit, Outcome, Printed, Refusal, displaced};
-use crate::output;
 use crate::supervising::cancel::{self, SIGINT};
 use crate::supervising::die_with;
 use crate::supervising::heartbeat::Heartbeat;
-use crate::words;
+use crate::supervising::loss::{broken_text, loss_text};
+use crate::{output, words};
 
 /// Interval of the check whether the path still leads to the own lock file.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -65,6 +65,12 @@ pub(crate) fn supervise(
 ) -> CommandResult {
     // There is no command yet to forward a signal to.
     let early = queue.take_ending();
+    let number = hold.number();
+    let is_told = early.is_some_and(|signal| signal.tells_to_break(number));
+    if is_told || QueuedSignal::has_told_to_break(number) {
+        return Ok(broken_early(hold).into());
+    }
+    let early = early.map(|early| early.signal);
     if let Some(signal) = early.or_else(cancel::signal_so_far) {
         if let Some(why) = die_with::has_exited() {
             drop(hold);
@@ -99,6 +105,24 @@ pub(crate) fn supervise(
     }
     supervisor.wait(queue);
     Ok(supervisor.finish(queue))
+}
+
+/// Gives back a hold that was broken before it had a command.
+#[cold]
+#[inline(never)]
+fn broken_early(mut hold: Hold) -> Outcome {
+    let name = words::quoted(hold.info().name());
+    hold.will_end(HoldResult::Broken, None);
+    let released = hold.release_or_keep(None, &mut |_| false);
+    let noted = hold.note_end(HoldResult::Broken, None);
+    let text = format!("lock {name} was broken before its command was started");
+    let mut outcome = Outcome::refused(Refusal::LOST, text);
+    outcome.hold = Some(hold.number());
+    outcome.displaced = displaced(hold.displaced());
+    let failed = released.err();
+    let warnings = failed.iter().chain(&noted).map(words::error_chain);
+    outcome.warnings = warnings.collect();
+    outcome
 }
 
 struct Supervisor<'a> {
@@ -223,7 +247,7 @@ impl Supervisor<'_> {
 
     fn report_refused(&mut self, pid: u32) {
         if !std::mem::replace(&mut self.has_said_refused, true) {
-            let command = onehold::record::Pid::new(pid).map(command_line_of);
+            let command = onehold::status::Pid::new(pid).map(onehold::status::Pid::command_line);
             let process = describe::process(pid, &command.unwrap_or_default());
             self.say(&format!(
                 "warning: cannot signal {process}: operation not permitted; waiting for it to exit"
@@ -241,7 +265,7 @@ impl Supervisor<'_> {
         }
         // What its own thread sends loses its sender, too, if there is no room.
         let is_own = received.has_lost_value && die_with::has_exited().is_some();
-        if !is_own && tells_to_break(received, self.hold.number()) {
+        if !is_own && received.tells_to_break(self.hold.number()) {
             self.end_work(Cause::Broken);
             return;
         }
@@ -353,12 +377,11 @@ impl Supervisor<'_> {
     }
 
     fn end_text(&self, cause: Cause) -> String {
-        let name = words::quoted(&self.hold.record().name);
         match cause {
             // Whoever did that knows it.
             Cause::Terminated | Cause::Killed => String::new(),
             Cause::CallerExited => die_with::has_exited().unwrap_or_default().to_owned(),
-            Cause::Broken => format!("lock {name} was broken while the command was running"),
+            Cause::Broken => broken_text(&self.hold, WHILE_RUNNING),
             Cause::Lost => loss_text(&self.hold, WHILE_RUNNING),
             Cause::TimeLimit => {
                 let limit = words::short_span(self.typed.time_limit.unwrap_or_default());
@@ -368,16 +391,26 @@ impl Supervisor<'_> {
     }
 
     fn lock(&self) -> Option<Lock> {
-        let name = LockName::new(&self.hold.record().name).ok()?;
+        let name = LockName::new(self.hold.info().name()).ok()?;
         self.session.lock(name).ok()
     }
 
     /// How the hold was lost, if that is known.
     fn fate(&self) -> Option<String> {
-        let name = words::quoted(&self.hold.record().name);
-        let fate = self.lock()?.fate(self.hold.number());
-        let (text, is_known) = describe::fate(&name, self.hold.number(), &fate)?;
+        let name = words::quoted(self.hold.info().name());
+        let (lock, number) = (self.lock()?, self.hold.number());
+        let fate = lock.fate(number);
+        let (text, is_known) = describe::fate(&name, number, &fate, lock.is_remote())?;
         is_known.then_some(text)
+    }
+
+    /// Now there is time to ask, and the store answers.
+    #[cold]
+    fn tell_fate_of_remote(&self) {
+        if self.session.store.is_remote() && !self.session.global.json {
+            self.fate()
+                .inspect(|line| output::eprint(&format!("  {line}")));
+        }
     }
 
     /// The lock as it is now; of several holds our own, if it is still there.
@@ -387,7 +420,7 @@ impl Supervisor<'_> {
     }
 
     fn finish(mut self, queue: &SignalQueue) -> Printed {
-        let name = words::quoted(&self.hold.record().name);
+        let name = words::quoted(self.hold.info().name());
         if self.forced.is_none() {
             let_work_go();
         }
@@ -398,12 +431,20 @@ impl Supervisor<'_> {
         let mut warnings: Vec<String> = warnings.map(words::error_chain).collect();
         let cause = self.forced.as_ref().map(|(cause, _)| *cause);
         let is_broken = cause == Some(Cause::Broken);
-        // Otherwise it is reaped after the release: see `wait`.
-        let is_to_be_kept = self.hold.record().hold_at_least_ms.is_some() && !is_broken;
-        let early = is_to_be_kept.then(|| self.child.wait());
+        // Otherwise it is reaped after the release: see `wait`. A store of many machines asks for no process.
+        let is_to_be_kept = self.hold.info().hold_at_least().is_some() && !is_broken;
+        let is_noted_first = session.history && session.store.is_remote();
+        let early = (is_to_be_kept || is_noted_first).then(|| self.child.wait());
         let known = early.as_ref().map(|status| status.as_ref().ok().copied());
-        let mut goes_on = tries_to_keep(session, queue, &name, self.hold.record().held_until());
-        let released = self.hold.give_back(known.map(command_end), &mut goes_on);
+        let end = known.map(command_end);
+        if let Some(end) = end.filter(|_| is_noted_first) {
+            let result = result_of(cause, self.is_lost, end);
+            self.hold.will_end(result, Some(end));
+        }
+        let mut goes_on = tries_to_keep(session, queue, &name, self.hold.info().held_until());
+        let released = self
+            .hold
+            .release_or_keep(end.filter(|_| is_to_be_kept), &mut goes_on);
         let was_noticed = self.is_lost || is_broken;
         let is_gone = was_noticed || matches!(released, Ok(ReleaseOutcome::Lost));
         let mut loss = is_gone.then(|| loss_text(&self.hold, WHILE_RUNNING));
@@ -422,6 +463,9 @@ impl Supervisor<'_> {
         }
         if let Some(loss) = loss.as_ref().filter(|_| !was_noticed) {
             output::say(session, loss);
+        }
+        if is_gone && !is_broken && released.is_ok() {
+            self.tell_fate_of_remote();
         }
         let was_lost = loss.is_some();
         let status = early.unwrap_or_else(|| self.child.wait());
@@ -467,9 +511,11 @@ impl Supervisor<'_> {
         outcome.displaced = displaced(self.hold.displaced());
         let wide = status.filter(|status| is_wide(*status));
         let code = wide.and_then(|status| status.code());
-        outcome.command_exit_code = code.or(Some(command_exit.code().into()));
+        outcome.command_exit_code = code.or(Some(command_exit.0.into()));
         outcome.lock = now.map(Box::new);
-        let is_interrupted = self.interrupted && command_exit == Exit::Signal(SIGINT);
+        // Of a command that exits with 130, the signal is not known.
+        let killed_by = status.and_then(signal::terminating_signal);
+        let is_interrupted = self.interrupted && killed_by == Some(SIGINT);
         if was_lost || refusal.is_some() || !(is_interrupted || wide.is_some()) {
             return outcome.into();
         }
@@ -484,18 +530,6 @@ impl Supervisor<'_> {
 }
 
 const WHILE_RUNNING: &str = "the command was running";
-
-/// "lost lock `x` while the command was running: its record is gone"
-#[cold]
-#[inline(never)]
-pub(crate) fn loss_text(hold: &Hold, while_what: &str) -> String {
-    let name = words::quoted(&hold.record().name);
-    let why = hold
-        .why_lost()
-        .map(|why| format!(": {}", words::escape(&why)));
-    let why = why.unwrap_or_default();
-    format!("lost lock {name} while {while_what}{why}")
-}
 
 /// Called while a lock cannot be kept whose command has ended: until a signal ends this program, that is tried again.
 fn tries_to_keep(
@@ -524,7 +558,7 @@ fn tries_to_keep(
 #[cold]
 #[inline(never)]
 fn say_released(session: &Session, name: &str, hold: &Hold, how: ReleaseOutcome) {
-    let text = match (how, hold.record().held_until()) {
+    let text = match (how, hold.info().held_until()) {
         (ReleaseOutcome::Kept, Some(until)) => {
             format!("{name} stays locked until {}", local(until))
         }
@@ -551,9 +585,9 @@ fn is_wide(status: ExitStatus) -> bool {
 
 pub(crate) fn exit_of(status: Option<ExitStatus>) -> Exit {
     match status.map(|status| (signal::terminating_signal(status), status.code())) {
-        Some((Some(signal), _)) => Exit::Signal(signal),
-        Some((None, Some(code))) => Exit::Code(u8::try_from(code).unwrap_or(u8::MAX)),
-        _ => Exit::RunFailed,
+        Some((Some(signal), _)) => Exit::signal(signal),
+        Some((None, Some(code))) => Exit(u8::try_from(code).unwrap_or(u8::MAX)),
+        _ => Exit::RUN_FAILED,
     }
 }
 

@@ -30,38 +30,27 @@ pub(crate) fn history(session: &Session, typed: &args::History) -> CommandResult
     });
     let count = words::counted(holds.len(), "past hold");
     let message = format!("{count} in {}", session.store_text());
-    let mut outcome = Outcome::new(Exit::Done, "listed", message);
+    let mut outcome = Outcome::new(Exit::DONE, "listed", message);
     outcome = outcome.told_if(session.global.verbose || holds.is_empty());
     if holds.is_empty() && !session.history {
         outcome = outcome.note("  nothing is recorded: that takes `history = true` below `[defaults]` in the configuration, or ONEHOLD_HISTORY=1");
     }
-    if session.store.is_remote() {
-        outcome =
-            outcome.note("  those of this machine: a store on etcd has no history of its own");
-    }
-    match (session.global.json, typed.summary) {
-        (true, true) => {
-            let objects: Vec<Value> = summaries(&holds).iter().map(Summary::object).collect();
-            outcome.more = json!({ "summary": objects });
-        }
-        (true, false) => {
-            let objects: Vec<Value> = holds.iter().map(object).collect();
-            outcome.more = json!({ "holds": objects });
-        }
-        (false, _) if holds.is_empty() => {}
-        (false, true) => {
-            let rows = summaries(&holds).into_iter().map(|summary| summary.cells());
-            outcome.data = Some(plain(
-                SUMMARY_TITLES,
-                rows,
-                NAME_AND_HOLDS,
-                terminal_width(),
-            ));
-        }
-        (false, false) => {
-            let rows = holds.iter().map(cells);
-            outcome.data = Some(plain(TITLES, rows, NAME_AND_WHO, terminal_width()));
-        }
+    if session.global.json {
+        let (key, objects): (_, Vec<Value>) = if typed.summary {
+            let summaries = by_lock(&holds).into_iter().map(summary_object);
+            ("summary", summaries.collect())
+        } else {
+            ("holds", holds.iter().map(object).collect())
+        };
+        outcome.more = json!({ key: objects });
+    } else if !holds.is_empty() {
+        let width = terminal_width();
+        outcome.data = Some(if typed.summary {
+            let rows = by_lock(&holds).into_iter().map(summary_cells);
+            plain(SUMMARY_TITLES, rows, NAME_AND_HOLDS, width)
+        } else {
+            plain(TITLES, holds.iter().map(cells), NAME_AND_WHO, width)
+        });
     }
     Ok(outcome.into())
 }
@@ -156,28 +145,23 @@ const SUMMARY_TITLES: [&str; 6] = [
 ];
 const NAME_AND_HOLDS: (usize, usize) = (0, 5);
 
-/// The past holds of one lock.
-struct Summary<'a> {
-    name: &'a str,
-    runs: usize,
-    failed: usize,
-    waited: [TimeDelta; 3],
-    held: [TimeDelta; 3],
-    longest: Vec<&'a PastHold>,
-}
-
-fn summaries(holds: &[PastHold]) -> Vec<Summary<'_>> {
+/// The past holds of each lock, the longest first.
+fn by_lock(holds: &[PastHold]) -> BTreeMap<&str, Vec<&PastHold>> {
     let mut of_names: BTreeMap<&str, Vec<&PastHold>> = BTreeMap::new();
     for hold in holds {
         for name in hold.all_names() {
             of_names.entry(name).or_default().push(hold);
         }
     }
-    of_names.into_iter().map(Summary::of).collect()
+    for holds in of_names.values_mut() {
+        holds.sort_by_key(|hold| std::cmp::Reverse(hold.held()));
+    }
+    of_names
 }
 
 /// p50, p90 and the longest, by nearest rank.
-fn quantiles(mut times: Vec<TimeDelta>) -> [TimeDelta; 3] {
+fn quantiles(holds: &[&PastHold], time: fn(&PastHold) -> TimeDelta) -> [TimeDelta; 3] {
+    let mut times: Vec<TimeDelta> = holds.iter().map(|hold| time(hold)).collect();
     times.sort_unstable();
     [50, 90, 100].map(|percent| {
         let rank = (times.len() * percent).div_ceil(100).max(1);
@@ -185,45 +169,35 @@ fn quantiles(mut times: Vec<TimeDelta>) -> [TimeDelta; 3] {
     })
 }
 
-impl<'a> Summary<'a> {
-    fn of((name, mut holds): (&'a str, Vec<&'a PastHold>)) -> Self {
-        holds.sort_by_key(|hold| std::cmp::Reverse(hold.held()));
-        Self {
-            name,
-            runs: holds.len(),
-            failed: holds.iter().filter(|hold| has_failed(hold)).count(),
-            waited: quantiles(holds.iter().map(|hold| hold.waited()).collect()),
-            held: quantiles(holds.iter().map(|hold| hold.held()).collect()),
-            longest: holds.into_iter().take(LONGEST).collect(),
-        }
-    }
+fn failures(holds: &[&PastHold]) -> usize {
+    holds.iter().filter(|hold| has_failed(hold)).count()
+}
 
-    fn cells(&self) -> [String; 6] {
-        let joined = |times: [TimeDelta; 3]| times.map(span).join("/");
-        let longest = self.longest.iter();
-        let longest = longest.map(|hold| format!("{} {}", span(hold.held()), who(hold)));
-        [
-            words::escape(self.name),
-            self.runs.to_string(),
-            self.failed.to_string(),
-            joined(self.waited),
-            joined(self.held),
-            longest.collect::<Vec<_>>().join(", "),
-        ]
-    }
+fn summary_cells((name, holds): (&str, Vec<&PastHold>)) -> [String; 6] {
+    let joined = |time| quantiles(&holds, time).map(span).join("/");
+    let longest = holds.iter().take(LONGEST);
+    let longest = longest.map(|hold| format!("{} {}", span(hold.held()), who(hold)));
+    [
+        words::escape(name),
+        holds.len().to_string(),
+        failures(&holds).to_string(),
+        joined(PastHold::waited),
+        joined(PastHold::held),
+        longest.collect::<Vec<_>>().join(", "),
+    ]
+}
 
-    fn object(&self) -> Value {
-        let seconds = |times: [TimeDelta; 3]| {
-            let [p50, p90, max] = times.map(TimeDelta::as_seconds_f64);
-            json!({ "p50": p50, "p90": p90, "max": max })
-        };
-        json!({
-            "name": self.name,
-            "runs": self.runs,
-            "failed": self.failed,
-            "waited_seconds": seconds(self.waited),
-            "held_seconds": seconds(self.held),
-            "longest": self.longest.iter().map(|hold| object(hold)).collect::<Vec<_>>(),
-        })
-    }
+fn summary_object((name, holds): (&str, Vec<&PastHold>)) -> Value {
+    let seconds = |time| {
+        let [p50, p90, max] = quantiles(&holds, time).map(TimeDelta::as_seconds_f64);
+        json!({ "p50": p50, "p90": p90, "max": max })
+    };
+    json!({
+        "name": name,
+        "runs": holds.len(),
+        "failed": failures(&holds),
+        "waited_seconds": seconds(PastHold::waited),
+        "held_seconds": seconds(PastHold::held),
+        "longest": holds.iter().take(LONGEST).map(|hold| object(hold)).collect::<Vec<_>>(),
+    })
 }

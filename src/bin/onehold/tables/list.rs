@@ -28,7 +28,7 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         }
         selected => selected?,
     };
-    let mut outcome = Outcome::new(Exit::Done, "listed", message);
+    let mut outcome = Outcome::new(Exit::DONE, "listed", message);
     outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
     outcome = outcome
         .warnings(&listing.warnings)
@@ -44,7 +44,7 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         } else {
             let width = terminal_width().filter(|_| !typed.wide);
             let rows = rows_of(listing.locks.iter().map(|lock| (lock, None)));
-            table(&rows, width)
+            table(&rows, width, "")
         });
     }
     outcome.locks = listing.locks;

@@ -5,50 +5,11 @@ use std::fmt::{Display, Write as _};
 
 use chrono::{DateTime, Utc};
 use onehold::journal::{HoldResult, PastHold};
-use onehold::{Listing, State, Status};
+use onehold::{HoldInfo, Listing, State, Status};
 
 use crate::configuration::session::Session;
 use crate::messages::describe;
 use crate::words;
-
-/// The value of a metric for the holds of a lock.
-type Value = fn(&[&Status], DateTime<Utc>) -> Option<f64>;
-
-/// Metrics of a lock, and their descriptions.
-const METRICS: [(&str, &str, Value); 4] = [
-    (
-        "onehold_lock_age_seconds",
-        "Time since the lock was acquired; of the oldest hold, if several share it.",
-        |holds, _| {
-            let ages = holds.iter().filter_map(|hold| describe::age(hold));
-            Some(ages.max()?.as_secs_f64())
-        },
-    ),
-    (
-        "onehold_lock_expires_seconds",
-        "Time until the lease of a holder ends, the first one if several share the lock; negative once it has ended.",
-        |holds, now| {
-            let ends = holds.iter().filter_map(|hold| hold.verdict.expires_at);
-            Some(seconds(ends.min()?, now))
-        },
-    ),
-    (
-        "onehold_lock_waiters",
-        "Processes that wait for the lock.",
-        |holds, _| {
-            let waiters = holds.iter().map(|hold| hold.waiters.len()).max()?;
-            Some(f64::from(u32::try_from(waiters).ok()?))
-        },
-    ),
-    (
-        "onehold_lock_longest_wait_seconds",
-        "How long the process has waited that waits longest.",
-        |holds, now| {
-            let waiters = holds.iter().flat_map(|hold| &hold.waiters);
-            Some(seconds(now, waiters.map(|waiter| waiter.since).min()?))
-        },
-    ),
-];
 
 fn seconds(to: DateTime<Utc>, from: DateTime<Utc>) -> f64 {
     to.signed_duration_since(from).as_seconds_f64()
@@ -57,16 +18,18 @@ fn seconds(to: DateTime<Utc>, from: DateTime<Utc>) -> f64 {
 /// The metrics of a store. `listing`: `None` if it cannot be reached or read.
 pub(crate) fn metrics(session: &Session, listing: Option<&Listing>) -> String {
     let store = format!("store=\"{}\"", label(&session.store_name()));
-    let mut text = Text(String::new());
-    text.add(
+    let mut text = String::new();
+    add(
+        &mut text,
         "onehold_store_up",
         "Whether the store could be read: 1 if so, else 0.",
         [(&store, u8::from(listing.is_some()))],
     );
     let Some(listing) = listing else {
-        return text.0;
+        return text;
     };
-    text.add(
+    add(
+        &mut text,
         "onehold_store_errors",
         "Locks and directories that could not be read.",
         [(&store, listing.errors.len())],
@@ -76,32 +39,54 @@ pub(crate) fn metrics(session: &Session, listing: Option<&Listing>) -> String {
     let mut held: BTreeMap<String, usize> = BTreeMap::new();
     for hold in &listing.locks {
         let name = format!("name=\"{}\",{store}", label(&hold.name));
-        let record = hold.record.as_ref();
-        let host = record.and_then(|record| record.hostname.as_deref());
+        let record = hold.info();
+        let host = record.and_then(HoldInfo::hostname);
         let (state, host) = (describe::state(hold), label(host.unwrap_or_default()));
         let labels = format!("{name},state=\"{state}\",host=\"{host}\"");
         let is_free = matches!(hold.verdict.state, State::Free | State::NotALock);
         *held.entry(labels).or_default() += usize::from(!is_free);
         locks.entry(name).or_default().push(hold);
     }
-    text.add(
+    add(
+        &mut text,
         "onehold_lock_held",
         "Holds by their state and host, several if they share the lock; 0: free, or not a lock. The next acquire takes over a zombie.",
         held,
     );
     let now = Utc::now();
-    for (metric, help, value) in METRICS {
-        let sample = |(labels, holds): (_, &Vec<_>)| Some((labels, value(holds, now)?));
-        text.add(metric, help, locks.iter().filter_map(sample));
-    }
-    if session.history {
+    let mut of_locks = |metric, about, value: &dyn Fn(&[&Status]) -> Option<f64>| {
+        let sample = |(labels, holds): (_, &Vec<_>)| Some((labels, value(holds)?));
+        add(&mut text, metric, about, locks.iter().filter_map(sample));
+    };
+    let about = "Time since the lock was acquired; of the oldest hold, if several share it.";
+    of_locks("onehold_lock_age_seconds", about, &|holds| {
+        let ages = holds.iter().filter_map(|hold| describe::age(hold));
+        Some(ages.max()?.as_secs_f64())
+    });
+    let about = "Time until the lease of a holder ends, the first one if several share the lock; negative once it has ended.";
+    of_locks("onehold_lock_expires_seconds", about, &|holds| {
+        let ends = holds.iter().filter_map(|hold| hold.verdict.expires_at);
+        Some(seconds(ends.min()?, now))
+    });
+    let about = "Processes that wait for the lock.";
+    of_locks("onehold_lock_waiters", about, &|holds| {
+        let waiters = holds.iter().map(|hold| hold.waiters.len()).max()?;
+        Some(f64::from(u32::try_from(waiters).ok()?))
+    });
+    let about = "How long the process has waited that waits longest.";
+    of_locks("onehold_lock_longest_wait_seconds", about, &|holds| {
+        let waiters = holds.iter().flat_map(|hold| &hold.waiters);
+        Some(seconds(now, waiters.map(|waiter| waiter.since).min()?))
+    });
+    // What a server keeps is bounded in number, and so no counter.
+    if session.history && !session.store.is_remote() {
         past_holds(session, &store, &mut text);
     }
-    text.0
+    text
 }
 
 /// What the history tells, as far back as the journal reaches.
-fn past_holds(session: &Session, store: &str, text: &mut Text) {
+fn past_holds(session: &Session, store: &str, text: &mut String) {
     let Ok(holds) = session.store.recent_history() else {
         return;
     };
@@ -118,17 +103,20 @@ fn past_holds(session: &Session, store: &str, text: &mut Text) {
             *held += hold.held().as_seconds_f64();
         }
     }
-    text.add(
+    add(
+        text,
         "onehold_holds_total",
         "Holds that have ended, by how (success: exit status 0, failure: another one); it begins anew when the journal is rotated.",
         counts,
     );
-    text.add(
+    add(
+        text,
         "onehold_hold_waited_seconds_total",
         "How long those holders waited, in sum.",
         sums.iter().map(|(labels, [waited, _])| (labels, waited)),
     );
-    text.add(
+    add(
+        text,
         "onehold_hold_held_seconds_total",
         "How long those holds lasted, in sum.",
         sums.iter().map(|(labels, [_, held])| (labels, held)),
@@ -143,23 +131,19 @@ fn result(hold: &PastHold) -> String {
     }
 }
 
-struct Text(String);
-
-impl Text {
-    /// Adds a metric with its samples: labels and values.
-    fn add(
-        &mut self,
-        metric: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (impl Display, impl Display)>,
-    ) {
-        // As names of counters end.
-        let is_counter = metric.ends_with("_total");
-        let kind = if is_counter { "counter" } else { "gauge" };
-        let _ = writeln!(self.0, "# HELP {metric} {help}\n# TYPE {metric} {kind}");
-        for (labels, value) in samples {
-            let _ = writeln!(self.0, "{metric}{{{labels}}} {value}");
-        }
+/// Adds a metric with its samples: labels and values.
+fn add(
+    text: &mut String,
+    metric: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (impl Display, impl Display)>,
+) {
+    // As names of counters end.
+    let is_counter = metric.ends_with("_total");
+    let kind = if is_counter { "counter" } else { "gauge" };
+    let _ = writeln!(text, "# HELP {metric} {help}\n# TYPE {metric} {kind}");
+    for (labels, value) in samples {
+        let _ = writeln!(text, "{metric}{{{labels}}} {value}");
     }
 }
 

@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use onehold::record::Record;
 use onehold::status::Reason;
-use onehold::{Listing, State, Status};
+use onehold::{HoldInfo, Listing, State, Status};
 
 use crate::arguments::args::{self, ListOrder};
 use crate::configuration::session::Session;
 use crate::messages::describe;
-use crate::tables::table::{Mark, Row, natural_order};
+use crate::output::paint;
+use crate::tables::table::{Mark, natural_order};
 use crate::words;
 
 /// The locks that were asked for, and how many they are in words: "3 of 33 locks in /srv/locks".
@@ -55,17 +55,17 @@ fn count(locks: &[Status]) -> usize {
     locks.iter().filter(is_lock).count()
 }
 
-/// Their rows, with their marks.
+/// Their rows, with their marks before their names.
 pub(crate) fn rows_of<'a>(
     locks: impl Iterator<Item = (&'a Status, Option<Mark>)> + Clone,
-) -> Vec<Row<'a>> {
+) -> Vec<[String; 6]> {
     let users: BTreeSet<u32> = locks.clone().filter_map(|(lock, _)| lock.uid).collect();
     let own_host = hostname::get().ok();
     let own_host = own_host.map(|name| name.to_string_lossy().into_owned());
-    let row = |(status, mark)| Row {
-        status,
-        cells: cells(status, own_host.as_deref(), users.len() > 1),
-        mark,
+    let row = |(status, mark): (&Status, Option<Mark>)| {
+        let mut cells = cells(status, own_host.as_deref(), users.len() > 1);
+        cells[0].insert_str(0, &mark.map_or_else(String::new, Mark::text));
+        cells
     };
     locks.map(row).collect()
 }
@@ -80,27 +80,30 @@ fn sort(locks: &mut [Status], order: ListOrder) {
 }
 
 pub(crate) fn cells(lock: &Status, own_host: Option<&str>, with_user: bool) -> [String; 6] {
-    let record = lock.record.as_ref();
+    let record = lock.info();
     let user = with_user.then(|| describe::user(lock)).flatten();
     [
         words::escape(&lock.name),
-        describe::state_in_table(lock),
+        paint(lock, &describe::state_in_table(lock)),
         describe::holder_in_table(lock, own_host),
         user.map(|user| words::escape(&user)).unwrap_or_default(),
         describe::age(lock).map(words::span).unwrap_or_default(),
         record
-            .and_then(|record| record.message.clone().or_else(|| command_of_name(record)))
+            .and_then(|record| {
+                let message = record.message().map(str::to_owned);
+                message.or_else(|| command_of_name(record))
+            })
             .map(|text| words::escape(&text))
             .unwrap_or_default(),
     ]
 }
 
 /// The command of a hold whose name was derived from it, which says more than the name.
-fn command_of_name(record: &Record) -> Option<String> {
+fn command_of_name(record: HoldInfo<'_>) -> Option<String> {
     const DIGEST: usize = 16;
-    let (base, digest) = record.name.rsplit_once('-')?;
+    let (base, digest) = record.name().rsplit_once('-')?;
     let is_digest = digest.len() == DIGEST && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let program = Path::new(record.command.first()?).file_name()?;
+    let program = Path::new(record.command().first()?).file_name()?;
     let is_derived = is_digest && program.to_string_lossy().starts_with(base);
-    is_derived.then(|| record.command.join(" "))
+    is_derived.then(|| record.command().join(" "))
 }

@@ -1,25 +1,19 @@
 //! Tables on a terminal, and names in the order in which people count.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Style};
-use onehold::Status;
-use terminal_size::Width;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
-
-use crate::output::paint;
+use console::{Alignment, Term, measure_text_width as width_of, pad_str, truncate_str};
+use textwrap::{Options, WordSplitter};
 
 /// Between two columns.
 const GAP: usize = 2;
 
 /// The width of the terminal, if stdout is one.
 pub(crate) fn terminal_width() -> Option<usize> {
-    let (Width(columns), _) = std::io::stdout()
-        .is_terminal()
-        .then(terminal_size::terminal_size)
-        .flatten()?;
-    Some(usize::from(columns))
+    let (_, columns) = Term::stdout().size_checked()?;
+    Some(columns.into())
 }
 
 /// A table without colors, in which nothing is cut. If it is too wide for the terminal, cells of the column `wrapped`
@@ -54,24 +48,10 @@ pub(crate) fn plain<const N: usize>(
             left.max(LEAST).min(*widest)
         };
     }
-    let width_of_column = |column| widths.get(column).copied().unwrap_or_default();
     let mut text = String::new();
     for row in std::iter::once(titles.map(str::to_owned)).chain(rows) {
-        let cell = |column| row.get(column).map_or("", String::as_str);
-        let is_long = width_of(cell(name)) > width_of_column(name);
-        if is_long {
-            let begin = |column| if column <= name { cell(column) } else { "" };
-            line(&mut text, widths, std::array::from_fn(begin), None);
-        }
-        let parts = wrap(cell(wrapped), width_of_column(wrapped));
-        for number in 0..parts.len().max(1) {
-            let part = |column| match parts.get(number) {
-                Some(part) if column == wrapped => part,
-                _ if number > 0 || (is_long && column <= name) => "",
-                _ => cell(column),
-            };
-            line(&mut text, widths, std::array::from_fn(part), None);
-        }
+        let cells = row.each_ref().map(String::as_str);
+        add_row(&mut text, widths, cells, (name, wrapped));
     }
     text.trim_end().to_owned()
 }
@@ -81,7 +61,7 @@ fn widths<'a, const N: usize>(
     titles: [&str; N],
     rows: impl IntoIterator<Item = &'a [String; N]>,
 ) -> [usize; N] {
-    let mut widths = titles.map(UnicodeWidthStr::width);
+    let mut widths = titles.map(width_of);
     for row in rows {
         for (most, cell) in widths.iter_mut().zip(row) {
             *most = (*most).max(width_of(cell));
@@ -93,16 +73,6 @@ fn widths<'a, const N: usize>(
 /// The columns of `list`.
 const TITLES: [&str; 6] = ["NAME", "STATE", "HOLDER", "USER", "AGE", "MESSAGE"];
 
-/// A row of `list`.
-pub(crate) struct Row<'a> {
-    /// It determines the color of the state.
-    pub(crate) status: &'a Status,
-    /// In the order of the columns.
-    pub(crate) cells: [String; 6],
-    /// `None`: the table has no marks.
-    pub(crate) mark: Option<Mark>,
-}
-
 /// What has become of a row since it was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
@@ -113,7 +83,7 @@ pub(crate) enum Mark {
 }
 
 impl Mark {
-    fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         let (sign, color) = match self {
             Self::None => return "  ".to_owned(),
             Self::New => ('+', AnsiColor::Green),
@@ -127,13 +97,14 @@ impl Mark {
 
 /// The table of `list`. `width`: of the terminal, if it is to fit one. A name that is too long stands on a line
 /// of its own, a holder goes on in the next line, a message is cut off.
-pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
-    let has_marks = rows.iter().any(|row| row.mark.is_some());
-    let no_mark = if has_marks { "  " } else { "" };
-    let width = width.map(|width| width.saturating_sub(no_mark.len()));
-    let mut widths = widths(TITLES, rows.iter().map(|row| &row.cells));
+/// `margin`: before the name in the title; the rows have their marks there.
+pub(crate) fn table(rows: &[[String; 6]], width: Option<usize>, margin: &str) -> String {
+    let name = format!("{margin}{}", TITLES[NAME]);
+    let mut titles = TITLES;
+    titles[NAME] = &name;
+    let mut widths = widths(titles, rows);
     let has = |column: usize| {
-        let mut cells = rows.iter().filter_map(|row| row.cells.get(column));
+        let mut cells = rows.iter().filter_map(|cells| cells.get(column));
         cells.any(|cell| !cell.is_empty())
     };
     if !has(USER) {
@@ -144,7 +115,7 @@ pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
             widths[MESSAGE] = 0;
         }
         let widest = |column: usize, most: usize| {
-            let cells = rows.iter().filter_map(|row| row.cells.get(column));
+            let cells = rows.iter().filter_map(|cells| cells.get(column));
             // What is wrapped is wrapped between its words.
             let parts =
                 cells.flat_map(|cell| std::iter::once(cell.as_str()).chain(cell.split(' ')));
@@ -153,28 +124,13 @@ pub(crate) fn table(rows: &[Row<'_>], width: Option<usize>) -> String {
         };
         widths = fit(widths, width, widest);
     }
-    let mut text = no_mark.to_owned();
-    line(&mut text, widths, TITLES, None);
+    let mut text = String::new();
+    line(&mut text, widths, titles);
     for row in rows {
-        let mut cells = row.cells.each_ref().map(String::as_str);
-        text.push_str(&row.mark.map_or_else(String::new, Mark::text));
-        if width_of(cells[NAME]) > widths[NAME] {
-            text.push_str(std::mem::take(&mut cells[NAME]));
-            text.push('\n');
-            text.push_str(no_mark);
-        }
-        let holder = wrap(cells[HOLDER], widths[HOLDER]);
-        let message = cut(cells[MESSAGE], widths[MESSAGE]);
+        let message = cut(&row[MESSAGE], widths[MESSAGE]);
+        let mut cells = row.each_ref().map(String::as_str);
         cells[MESSAGE] = &message;
-        let mut parts = holder.iter().map(String::as_str);
-        cells[HOLDER] = parts.next().unwrap_or_default();
-        line(&mut text, widths, cells, Some(row.status));
-        for part in parts {
-            let mut rest = [""; 6];
-            rest[HOLDER] = part;
-            text.push_str(no_mark);
-            line(&mut text, widths, rest, None);
-        }
+        add_row(&mut text, widths, cells, (NAME, HOLDER));
     }
     text.pop();
     text
@@ -186,23 +142,40 @@ const USER: usize = 3;
 pub(crate) const AGE: usize = 4;
 const MESSAGE: usize = 5;
 
-/// `status`: determines the color of the second cell.
-fn line<const N: usize>(
+/// Adds a row. If its cell in the column `name` is too long, the cells up to that have a line of their own. The one in
+/// the column `wrapped` goes on in the next lines.
+fn add_row<const N: usize>(
     text: &mut String,
     widths: [usize; N],
     cells: [&str; N],
-    status: Option<&Status>,
+    (name, wrapped): (usize, usize),
 ) {
-    for (index, (cell, most)) in cells.into_iter().zip(widths).enumerate() {
-        if most == 0 {
-            continue;
-        }
-        match status {
-            Some(status) if index == 1 => text.push_str(&paint(status, cell)),
-            _ => text.push_str(cell),
-        }
-        let padding = most.saturating_sub(width_of(cell)) + GAP;
-        text.extend(std::iter::repeat_n(' ', padding));
+    let cell = |column| cells.get(column).copied().unwrap_or_default();
+    let width = |column| widths.get(column).copied().unwrap_or_default();
+    let is_long = width_of(cell(name)) > width(name);
+    if is_long {
+        let begin = |column| if column <= name { cell(column) } else { "" };
+        line(text, widths, std::array::from_fn(begin));
+    }
+    let parts = wrap(cell(wrapped), width(wrapped));
+    for number in 0..parts.len().max(1) {
+        let part = |column| match parts.get(number) {
+            Some(part) if column == wrapped => part,
+            _ if number > 0 || (is_long && column <= name) => "",
+            _ => cell(column),
+        };
+        line(text, widths, std::array::from_fn(part));
+    }
+}
+
+fn line<const N: usize>(text: &mut String, widths: [usize; N], cells: [&str; N]) {
+    for (cell, width) in cells
+        .into_iter()
+        .zip(widths)
+        .filter(|(_, width)| *width > 0)
+    {
+        text.push_str(&pad_str(cell, width, Alignment::Left, None));
+        text.push_str("  ");
     }
     text.truncate(text.trim_end().len());
     text.push('\n');
@@ -254,87 +227,39 @@ const NAME_TITLE: usize = TITLES[NAME].len();
 
 /// A cell in lines of at most `width` columns.
 pub(crate) fn wrap(cell: &str, width: usize) -> Vec<String> {
+    // textwrap takes some characters for wider than a terminal shows them.
     if width_of(cell) <= width {
         return vec![cell.to_owned()];
     }
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    for word in cell.split_inclusive(' ') {
-        if width_of(&line) + width_of(word.trim_end()) > width {
-            lines.push(std::mem::take(&mut line));
-        }
-        for char in word.chars() {
-            let is_full = width_of(&line) + char.width().unwrap_or(0) > width;
-            if char != ' ' && is_full {
-                lines.push(std::mem::take(&mut line));
-            }
-            line.push(char);
-        }
-    }
-    lines.push(line);
-    let lines = lines.iter().map(|line| line.trim_end().to_owned());
-    lines.filter(|line| !line.is_empty()).collect()
+    let options = Options::new(width).word_splitter(WordSplitter::NoHyphenation);
+    let lines = textwrap::wrap(cell, options).into_iter();
+    lines.map(Cow::into_owned).collect()
 }
 
 /// A cell in at most `width` columns.
-pub(crate) fn cut(cell: &str, width: usize) -> String {
-    if width_of(cell) <= width {
-        return cell.to_owned();
-    }
-    let mut text = String::new();
-    let mut used = 1;
-    for char in cell.chars() {
-        used += char.width().unwrap_or(0);
-        if used > width {
-            break;
-        }
-        text.push(char);
-    }
-    text.push('…');
-    text
-}
-
-/// The number of terminal columns.
-fn width_of(cell: &str) -> usize {
-    if cell.is_ascii() {
-        cell.len()
-    } else {
-        cell.width()
-    }
+pub(crate) fn cut(cell: &str, width: usize) -> Cow<'_, str> {
+    truncate_str(cell, width, "…")
 }
 
 /// `a2` before `a10`: runs of digits are compared as numbers.
 pub(crate) fn natural_order(one: &str, other: &str) -> Ordering {
-    let (mut left, mut right) = (one, other);
-    loop {
-        let (digits, rest) = number(left);
-        let (other_digits, other_rest) = number(right);
-        if !digits.is_empty() && !other_digits.is_empty() {
-            match by_value(digits, other_digits) {
-                Ordering::Equal => (left, right) = (rest, other_rest),
-                order => return order,
-            }
-            continue;
-        }
-        let (mut chars, mut other_chars) = (left.chars(), right.chars());
-        match (chars.next(), other_chars.next()) {
-            (None, None) => return one.cmp(other),
-            (char, other_char) if char != other_char => return char.cmp(&other_char),
-            _ => (left, right) = (chars.as_str(), other_chars.as_str()),
-        }
-    }
+    parts(one).cmp(parts(other)).then_with(|| one.cmp(other))
 }
 
-/// The digits at the beginning of a text, and the rest.
-fn number(text: &str) -> (&str, &str) {
-    let end = text.bytes().take_while(u8::is_ascii_digit).count();
-    text.split_at(end)
-}
-
-/// Compares numbers of any length.
-fn by_value(digits: &str, other: &str) -> Ordering {
-    let [digits, other] = [digits, other].map(|digits| digits.trim_start_matches('0'));
-    (digits.len(), digits).cmp(&(other.len(), other))
+/// The characters of a text. A run of digits is one of them: `0` with the digits of its number, and before these how
+/// many they are, since numbers may have any length.
+fn parts(mut text: &str) -> impl Iterator<Item = (char, usize, &str)> {
+    std::iter::from_fn(move || {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let length = text.chars().next()?.len_utf8().max(digits);
+        let (part, rest) = text.split_at(length);
+        text = rest;
+        if digits == 0 {
+            return Some((part.chars().next()?, 0, ""));
+        }
+        let number = part.trim_start_matches('0');
+        Some(('0', number.len(), number))
+    })
 }
 
 #[cfg(test)]
@@ -387,6 +312,8 @@ mod tests {
         assert_eq!(wrap("4242 (backup.sh) of ci-88 on db2", 12), lines);
         assert_eq!(wrap("lease of runner-77", 8), ["lease of", "runner-7", "7"]);
         assert_eq!(wrap("lease of ci-88", 8), ["lease of", "ci-88"]);
+        // Several characters that are one sign on a terminal.
+        assert_eq!(wrap("👩\u{200d}💻 of ci", 8), ["👩\u{200d}💻 of ci"]);
     }
 
     #[test]

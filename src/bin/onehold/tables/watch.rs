@@ -2,26 +2,25 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
 use chrono::Utc;
+use console::Term;
 use onehold::command_line::signal;
-use onehold::record::{Pid, Record};
-use onehold::status::Reason;
-use onehold::{Listing, State, Status};
-use terminal_size::{Height, Width};
+use onehold::status::{Pid, Reason};
+use onehold::{HoldInfo, Listing, State, Status};
 
 use crate::arguments::args;
 use crate::configuration::session::Session;
 use crate::messages::describe::{is_held, local};
 use crate::messages::{CommandResult, Exit, Printed};
 use crate::supervising::cancel::SIGINT;
+use crate::tables::events::print_events;
 use crate::tables::rows::{cells, rows_of, select};
-use crate::tables::screen::{Screen, draw};
 use crate::tables::table::{AGE, Mark, cut, table};
 use crate::{output, words};
 
@@ -30,6 +29,9 @@ const PACE: Duration = Duration::from_millis(100);
 
 /// How often to look whether the size of the terminal has changed.
 const RESIZE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How often to look, with `--json`, for what no event tells. What an event tells is noticed at once.
+const LOOK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// How soon to look again at a store that cannot be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -44,7 +46,17 @@ type Event = Option<anyhow::Result<(Listing, String)>>;
 pub(crate) fn watch(session: &Session, typed: &args::List, every: Duration) -> CommandResult {
     // Who does not read what is printed gets what is there when it does.
     let (sender, events) = sync_channel(1);
+    let every = if session.global.json {
+        every.max(LOOK_INTERVAL)
+    } else {
+        every
+    };
     list_in_thread(session.clone(), typed.clone(), every, sender.clone())?;
+    if session.global.json {
+        on_signal(|| end_by_signal());
+        let listings = events.iter().flatten();
+        return print_events(session, listings.map(|listed| Ok(listed?.0.locks)));
+    }
     // There, a terminal has to be asked for what others do.
     if cfg!(windows) || !io::stdout().is_terminal() {
         on_signal(|| end_by_signal());
@@ -100,7 +112,11 @@ fn list_in_thread(
 fn holders(listing: &Listing) -> Vec<Pid> {
     let verdicts = listing.locks.iter().map(|lock| &lock.verdict);
     let alive = verdicts.filter(|verdict| verdict.pid_alive == Some(true));
-    let processes: BTreeSet<Pid> = alive.filter_map(|verdict| verdict.pid).collect();
+    // A waiter that is killed leaves its ticket.
+    let waiters = listing.locks.iter().flat_map(|lock| &lock.waiters);
+    let waiters = waiters.map(|waiter| waiter.pid);
+    let holders = alive.filter_map(|verdict| verdict.pid);
+    let processes: BTreeSet<Pid> = holders.chain(waiters).collect();
     processes.into_iter().collect()
 }
 
@@ -108,7 +124,7 @@ fn holders(listing: &Listing) -> Vec<Pid> {
 fn until_next_state(listing: &Listing) -> Duration {
     let now = Utc::now();
     let ends = |lock: &Status| {
-        let is_detached = lock.record.as_ref().is_some_and(Record::is_detached);
+        let is_detached = lock.info().is_some_and(HoldInfo::is_detached);
         lock.verdict
             .expires_at
             .filter(|_| is_detached && is_held(lock))
@@ -162,7 +178,7 @@ fn one_after_another(events: &Receiver<Event>, every: Duration) -> CommandResult
         }
         let text = match rows_of(listing.locks.iter().map(|lock| (lock, None))) {
             rows if rows.is_empty() => counted,
-            rows => table(&rows, None),
+            rows => table(&rows, None, ""),
         };
         match output::data(&format!("{space}{text}")) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
@@ -171,7 +187,7 @@ fn one_after_another(events: &Receiver<Event>, every: Duration) -> CommandResult
         space = "\n";
         shown = Some((Instant::now(), listing.locks));
     }
-    Ok(Printed::Yes(Exit::Done))
+    Ok(Printed::Yes(Exit::DONE))
 }
 
 /// In the alternate screen of a terminal.
@@ -204,11 +220,10 @@ fn redraw(events: &Receiver<Event>, every: Duration) -> anyhow::Result<()> {
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => bail!("nothing is listed any more"),
         };
-        let now = terminal_size::terminal_size();
-        let now = now.map_or((80, 24), |(Width(width), Height(height))| (width, height));
+        let now = Term::stdout().size();
         if has_news || now != size {
             size = now;
-            let (width, height) = (usize::from(size.0), usize::from(size.1));
+            let (height, width) = (usize::from(size.0), usize::from(size.1));
             draw(lines(&head, &rows, width, height), width, height)?;
         }
     }
@@ -262,12 +277,62 @@ fn lines(head: &str, rows: &[(Status, Mark)], width: usize, height: usize) -> Ve
     let shown = rows.iter().take(height);
     let shown = rows_of(shown.map(|(lock, mark)| (lock, Some(*mark))));
     let now = local(Utc::now());
-    let head = cut(&format!("{now}  {head}  (q quits)"), width);
+    let head = cut(&format!("{now}  {head}  (q quits)"), width).into_owned();
     let mut lines = vec![head, String::new()];
     if !shown.is_empty() {
-        lines.extend(table(&shown, Some(width)).lines().map(str::to_owned));
+        lines.extend(table(&shown, Some(width), "  ").lines().map(str::to_owned));
         // What is below the screen in any case.
         lines.resize(lines.len() + rows.len() - shown.len(), String::new());
     }
     lines
+}
+
+/// Another screen, without a cursor, that does not wrap lines.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+/// Dropping it leaves the terminal as it was.
+struct Screen {
+    /// `None`: there is no terminal to read them from.
+    #[cfg(unix)]
+    _keys: Option<signal::Keys>,
+}
+
+impl Screen {
+    /// `on_key`: called for each key, until it returns `false`.
+    fn enter(on_key: impl FnMut(u8) -> bool + Send + 'static) -> io::Result<Self> {
+        #[cfg(not(unix))]
+        drop(on_key);
+        let screen = Self {
+            #[cfg(unix)]
+            _keys: signal::Keys::read(on_key).ok(),
+        };
+        write(ENTER)?;
+        Ok(screen)
+    }
+}
+
+/// Draws over what is there, in one write: a screen that is cleared first flickers.
+fn draw(mut lines: Vec<String>, width: usize, height: usize) -> io::Result<()> {
+    if lines.len() > height {
+        let left = lines.len() - height + 1;
+        lines.truncate(height.saturating_sub(1));
+        lines.push(cut(&format!("… {left} more lines"), width).into_owned());
+    }
+    // To the end of each line, and of the screen.
+    let lines = lines.iter().map(|line| output::painted(line) + "\x1b[K");
+    let text = lines.collect::<Vec<_>>().join("\n");
+    write(&format!("\x1b[H{text}\x1b[J"))
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = write(LEAVE);
+    }
 }

@@ -4,10 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use onehold::command_line::{command_line_of, user_of};
-use onehold::record::{Pid, Record};
-use onehold::status::Reason;
-use onehold::{Lock, Status};
+use onehold::status::{Pid, Reason};
+use onehold::{HoldInfo, Lock, Status};
 use serde::Serialize;
 use sysinfo::{ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
 
@@ -61,7 +59,7 @@ fn shown(process: &sysinfo::Process) -> Process {
     Process {
         pid,
         parent: process.parent().map(sysinfo::Pid::as_u32),
-        user: Pid::new(pid).and_then(user_of),
+        user: Pid::new(pid).and_then(Pid::user),
         state: state(process.status()),
         cpu_seconds: Duration::from_millis(process.accumulated_cpu_time()).as_secs_f64(),
         command,
@@ -109,7 +107,7 @@ fn tree(processes: &[&Process], limit: usize) -> Vec<String> {
     let width = terminal_width().map(|width| width.saturating_sub(INDENT));
     let row = |pid: &str, user: &str, state: &str, cpu: &str, command: &str| {
         let line = format!("  {pid:>7}  {user:<8}  {state:<8}  {cpu:>7}  {command}");
-        width.map_or_else(|| line.clone(), |width| cut(&line, width))
+        cut(&line, width.unwrap_or(usize::MAX)).into_owned()
     };
     let heading = row("PID", "USER", "STATE", "CPU", "COMMAND");
     let rows = processes.iter().take(limit).map(|process| {
@@ -164,7 +162,7 @@ pub(crate) fn listed(
 }
 
 fn may_signal(process: &Process) -> bool {
-    Pid::new(process.pid).is_some_and(onehold::command_line::may_signal)
+    Pid::new(process.pid).is_some_and(Pid::may_be_signaled)
 }
 
 const OF_OTHERS: &str = "processes that you may not signal, so `break` does not end them:";
@@ -172,7 +170,7 @@ const OF_OTHERS: &str = "processes that you may not signal, so `break` does not 
 /// What a break does to processes that the caller may signal.
 fn heading(status: &Status, at_once: bool) -> String {
     let has_wrapper = status.verdict.wrapper_alive == Some(true);
-    let kill_after = status.record.as_ref().and_then(Record::kill_after);
+    let kill_after = status.info().and_then(HoldInfo::kill_after);
     let text = match (is_run(status), at_once, kill_after) {
         (true, true, _) if has_wrapper => {
             "their wrapper ends these processes afterwards, except with --on-lost warn:"
@@ -213,11 +211,10 @@ pub(crate) fn effects(lock: &Lock, status: &Status, at_once: bool) -> Vec<String
 
 /// "process 4200 (python3) started it and keeps running": the program that a `hold` is for.
 pub(crate) fn starter(status: &Status) -> Option<String> {
-    let is_here = describe::is_without_command(status) && status.verdict.pid_alive == Some(true);
-    let own = running(std::iter::once(status.verdict.pid.filter(|_| is_here)?));
-    let parent = own.first()?.parent.filter(|parent| *parent > 1)?;
-    let parent = describe::process(parent, &command_line_of(Pid::new(parent)?));
-    Some(format!("{parent} started it and keeps running"))
+    let program = status.info()?.program()?;
+    let is_here = status.verdict.pid_alive == Some(true) && !program.has_ended();
+    let program = describe::process(program.pid.get(), &program.command);
+    is_here.then(|| format!("{program} started it and keeps running"))
 }
 
 /// Lines on the processes that get no signal on the word of a lock file: users without that right can write it, or
@@ -231,9 +228,9 @@ pub(crate) fn spared(lock: &Lock, status: &Status) -> Vec<String> {
         return vec![format!("  they get no signal: {provenance}")];
     }
     let shown = processes.iter().take(MAX_PROCESSES).map(|process| {
-        let user = user_of(process.pid).unwrap_or_else(|| "?".to_owned());
+        let user = process.pid.user().unwrap_or_else(|| "?".to_owned());
         let user = words::escape(&user);
-        let process = describe::process(process.pid.get(), &command_line_of(process.pid));
+        let process = describe::process(process.pid.get(), &process.pid.command_line());
         format!(
             "  {process} gets no signal: it belongs to user {user}, who may not be the author of the lock file"
         )

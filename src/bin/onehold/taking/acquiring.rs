@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use onehold::command_line::drop_code_pages;
 use onehold::command_line::signal::SignalQueue;
-use onehold::record::Kind;
 use onehold::status::{Evidence, Reason, Revision};
 use onehold::{
     Attempt, Blocked, Format, Hold, Lock, LockName, Mode, Options, RunOptions, State, Status, Wait,
@@ -16,17 +15,16 @@ use crate::arguments::slip::doubtful_names;
 use crate::configuration::WANTED;
 use crate::configuration::session::Session;
 use crate::messages::describe::{
-    self, describe_holder, describe_obstacle, describe_past_holder, local,
+    self, describe_deadlock, describe_holder, describe_obstacle, describe_past_holder, local,
 };
 use crate::messages::{Exit, Outcome, Printed, Refusal};
-use crate::output::report::profile_values;
+use crate::output::report::{links, profile_values};
 use crate::output::{self, Reentry, Refused, block, next_step};
 use crate::supervising::cancel::{self, Then};
 use crate::tables::work::{effects, spared};
-use crate::taking::Taking;
-use crate::taking::malformed::{self, Aside};
 use crate::taking::progress::{LONG, Progress, is_long};
 use crate::taking::prompt::{confirm, report_cancel};
+use crate::taking::{Taking, malformed};
 use crate::words;
 
 /// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
@@ -41,6 +39,10 @@ pub(crate) fn basic_options(session: &Session, mode: Mode, max_age: Option<Durat
     }
     if let Some(max_age) = max_age {
         options = options.max_age(max_age);
+    }
+    if session.global.quiet && !session.global.json {
+        // Nobody is told how many there are.
+        options = options.without_waiters();
     }
     options
 }
@@ -64,10 +66,10 @@ impl<'a> Taking<'a> {
     }
 
     /// The library's options for the typed ones.
-    fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         let (session, typed, lock) = (self.session, self.typed, self.lock);
         // There is no record that a default could be written into.
-        let ttl_is_for_others = typed.ttl_is_default && lock.format() == Format::Flock;
+        let ttl_is_for_others = typed.ttl_is_default && lock.format().is_kernel_lock();
         let mut options = basic_options(session, self.mode(), typed.max_age)
             .inside(session.caller.inside.clone())
             .history(session.history);
@@ -97,29 +99,40 @@ impl<'a> Taking<'a> {
         self,
         on_wait: Option<OnWait<'_>>,
         run: RunOptions,
-        command: &[String],
+        options: Options,
     ) -> anyhow::Result<Result<Hold, Outcome>> {
-        let attempt = self.take(on_wait, |options, wait| {
-            let options = options.clone().command(command.to_vec());
-            self.lock.hold_for_command(&options, run, wait)
+        let attempt = self.take(options, on_wait, |options, wait| {
+            self.lock.hold_for_command(options, run, wait)
         })?;
         Ok(attempt
             .into_result()
             .map_err(|blocked| self.refused(blocked)))
     }
 
+    /// Fails if an owner is required and there is none: by the profile, or for a place that is to be kept.
+    pub(crate) fn ensure_owner(self) -> Result<(), args::UsageError> {
+        if self.session.caller.owner.is_some() {
+            return Ok(());
+        }
+        match self.session.config.settings.required_owner() {
+            Some(what) => Err(args::UsageError(format!("{what} required: --owner"))),
+            None if self.typed.keep_place.is_some() => {
+                let why = "a place in the queue is kept for an owner only: pass --owner";
+                Err(args::UsageError(why.to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Calls `attempt`, one call of the library, and repeats it with force after each confirmed prompt.
     pub(crate) fn take<T>(
         self,
+        mut options: Options,
         on_wait: Option<OnWait<'_>>,
         attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
     ) -> anyhow::Result<Attempt<T>> {
         let (session, typed, lock) = (self.session, self.typed, self.lock);
-        if let Some(what) = session.config.settings.required_owner()
-            && session.caller.owner.is_none()
-        {
-            return Err(args::UsageError(format!("{what} required: --owner")).into());
-        }
+        self.ensure_owner()?;
         // The first one is meant as a name.
         let others = || lock.names().skip(1);
         if others().next().is_some() && session.tells_success() {
@@ -127,32 +140,16 @@ impl<'a> Taking<'a> {
                 output::eprint(&format!("onehold: {told}"));
             }
         }
-        let mut options = self.options();
         let mut limit = typed.wait.filter(|_| !typed.force);
         let mut prompts = 0;
         loop {
-            let mut aside = Aside::new(limit);
-            let attempted = loop {
-                let progress = Progress::new(session, lock);
-                // It may be long until what is in the way is known.
-                if lock.is_remote() && aside.left.is_some_and(is_long) {
-                    progress.begin_silent();
+            let once = |limit| self.once(limit, on_wait, |wait| attempt(&options, wait));
+            let began = Instant::now();
+            let attempted = match once(limit) {
+                Err(error) if malformed::is_why(self, &error) => {
+                    malformed::take_beside(self, limit, began, once)?
                 }
-                let attempted = match attempt(&options, self.wait(aside.left, &progress, on_wait)) {
-                    Ok(held) if !matches!(held, Attempt::Blocked(_)) => {
-                        progress.end(cancel::signal_so_far().is_none());
-                        // From here on Ctrl-C does not cancel.
-                        Ok(cancel::commit(held))
-                    }
-                    attempted => {
-                        progress.end(false);
-                        cancel::end_if_canceled();
-                        attempted
-                    }
-                };
-                if let Some(attempted) = aside.settled(self, attempted)? {
-                    break attempted;
-                }
+                attempted => attempted?,
             };
             let blocked = match attempted {
                 Attempt::Blocked(blocked) if prompts < MAX_PROMPTS => blocked,
@@ -171,14 +168,34 @@ impl<'a> Taking<'a> {
         }
     }
 
-    fn wait(
+    /// Calls `attempt` with the wait that was asked for, and shows that.
+    fn once<T>(
         self,
         limit: Option<WaitLimit>,
-        progress: &'a Progress<'a>,
-        on_wait: Option<OnWait<'a>>,
-    ) -> Wait<'a> {
-        let (session, typed, lock) = (self.session, self.typed, self.lock);
-        let is_remote = lock.is_remote();
+        on_wait: Option<OnWait<'_>>,
+        attempt: impl FnOnce(Wait<'_>) -> onehold::Result<Attempt<T>>,
+    ) -> onehold::Result<Attempt<T>> {
+        let progress = Progress::new(self.session, self.lock);
+        // It may be long until what is in the way is known.
+        if self.lock.is_remote() && limit.is_some_and(is_long) {
+            progress.begin_silent();
+        }
+        match attempt(self.wait(limit, &progress, on_wait)) {
+            Ok(held) if !matches!(held, Attempt::Blocked(_)) => {
+                progress.end(cancel::signal_so_far().is_none());
+                // From here on Ctrl-C does not cancel.
+                Ok(cancel::commit_taken(held))
+            }
+            attempted => {
+                progress.end(false);
+                cancel::end_if_canceled();
+                attempted
+            }
+        }
+    }
+
+    /// The wait that was asked for, which shows nothing.
+    pub(crate) fn plain_wait(self, limit: Option<WaitLimit>) -> Wait<'a> {
         let mut wait = match limit {
             Some(WaitLimit::Forever) => Wait::forever(),
             Some(WaitLimit::AtMost(limit)) => Wait::at_most(limit),
@@ -186,20 +203,37 @@ impl<'a> Taking<'a> {
             // once it has been known to be dead for long enough.
             None => Wait::no(),
         };
-        if let Some(most) = typed.max_waiting {
+        if let Some(most) = self.typed.max_waiting {
             wait = wait.max_waiting(most);
         }
-        if let Some(keep) = typed.keep_place {
+        if let Some(keep) = self.typed.keep_place {
             wait = wait.keep_place(keep);
+        }
+        let looks_again = limit.is_some() || self.lock.is_remote();
+        let back_off = self.session.config.settings.back_off();
+        if let Some((first, most)) = back_off.filter(|_| looks_again) {
+            wait = wait.back_off(first, most);
+        }
+        wait
+    }
+
+    fn wait(
+        self,
+        limit: Option<WaitLimit>,
+        progress: &'a Progress<'a>,
+        on_wait: Option<OnWait<'a>>,
+    ) -> Wait<'a> {
+        let (session, lock) = (self.session, self.lock);
+        let is_remote = lock.is_remote();
+        let mut wait = self.plain_wait(limit);
+        if on_wait.is_some() && session.global.json {
+            wait = wait.with_position();
         }
         if self.may_block() || cancel::has_handler() {
             wait = wait.on_decision(cancel::may_go_on);
         }
         if limit.is_none() && !is_remote {
             return wait;
-        }
-        if let Some((first, most)) = session.config.settings.back_off() {
-            wait = wait.back_off(first, most);
         }
         // With --json, a signal must leave an object however early it comes. And the first process of a PID
         // namespace ignores a signal at its default action (pid_namespaces(7)).
@@ -334,15 +368,16 @@ impl<'a> Taking<'a> {
         // Programs that ask about such a file (sprint) call it blocked if the answer is no.
         let rule = is_malformed.then(|| malformed::rule(self));
         let was_asked = rule.or(typed.on_zombie) == Some(OnZombie::Ask);
-        // Dead, and the wait was over before it could be taken.
-        let is_ripening =
-            status.verdict.takeable_in.is_some() && typed.on_zombie != Some(OnZombie::Fail);
-        let counts = !is_ripening || typed.wait.is_some();
-        let waited = blocked.waited.filter(|_| counts);
+        // Dead, and it could not be taken yet.
+        let takes_zombies = matches!(typed.on_zombie, None | Some(OnZombie::Take));
+        let is_ripening = takes_zombies && status.verdict.takeable_in.is_some();
+        // Who does not wait may have known a hold to be dead, and another got its lock.
+        let waited = blocked.waited.filter(|_| typed.wait.is_some());
         let refusal = match waited {
             _ if is_malformed => Refusal::MALFORMED,
             _ if blocked.waiting.is_some() => Refusal::QUEUE_FULL,
-            _ if status.is_available() && (waited.is_none() || !is_ripening) => Refusal::ZOMBIE,
+            _ if !blocked.deadlock.is_empty() => Refusal::DEADLOCK,
+            _ if status.is_available() && !is_ripening => Refusal::ZOMBIE,
             Some(_) => Refusal::TIMEOUT,
             None if status.verdict.reason == Reason::Reserved => Refusal::RESERVED,
             None => Refusal::LOCKED,
@@ -353,6 +388,7 @@ impl<'a> Taking<'a> {
                 let are = if waiting == 1 { "is" } else { "are" };
                 format!("{waiting} {are} waiting already: {holder}")
             }
+            (Refusal::DEADLOCK, _) => describe_deadlock(&blocked.deadlock),
             (Refusal::TIMEOUT, limit) => {
                 let time = match limit {
                     // As it was asked for: a wait ends a little later.
@@ -370,7 +406,7 @@ impl<'a> Taking<'a> {
         match (refusal, typed.conflict_exit_code) {
             (Refusal::MALFORMED | Refusal::ZOMBIE, _) if was_asked => outcome.status = "blocked",
             (Refusal::MALFORMED | Refusal::ZOMBIE, _) | (_, None) => {}
-            (_, Some(code)) => outcome.exit = Exit::Code(code),
+            (_, Some(code)) => outcome.exit = Exit(code),
         }
         // The text of a refusal says so. Where it is not printed, the hold must not stay unnoticed.
         if session.global.quiet || session.global.json {
@@ -395,8 +431,13 @@ impl<'a> Taking<'a> {
                     |key: &str| (key.to_owned(), object.get(key).cloned().unwrap_or_default());
                 Value::Object(DETAILS.into_iter().map(detail).collect())
             });
-            if matches!(refusal, Refusal::LOCKED | Refusal::TIMEOUT) {
-                failure.foreign_code.clone_from(&settings.locked_code);
+            if let Some(code) = &settings.locked_code
+                && matches!(refusal, Refusal::LOCKED | Refusal::TIMEOUT)
+            {
+                failure.code = code.to_string().into();
+            }
+            if refusal == Refusal::DEADLOCK {
+                failure.details = json!({ "holds": links(&blocked.deadlock) });
             }
         }
         // The message of the foreign program comes first: its callers look for it.
@@ -413,14 +454,7 @@ impl<'a> Taking<'a> {
         }
         let refused = Refused {
             wanted: asked_for,
-            to_wait: match refusal {
-                Refusal::TIMEOUT if settings.limits(typed.wait) => {
-                    Some("to wait longer, call again, or raise wait-limit in the configuration")
-                }
-                Refusal::TIMEOUT => Some("to wait longer, raise --wait"),
-                Refusal::QUEUE_FULL => Some("to wait, raise --max-waiting"),
-                _ => None,
-            },
+            to_wait: refusal.to_wait(settings.limits(typed.wait)),
             by_all: typed.slots.is_none(),
             reentry: self.reentry(&status),
         };
@@ -508,7 +542,7 @@ pub(crate) fn give_back_untold<T>(held: T, lock: &Lock, error: &std::io::Error) 
     output::eprint(&format!(
         "onehold: cannot print the hold number: {cause}; released {name}"
     ));
-    Printed::Yes(Exit::Failed)
+    Printed::Yes(Exit::FAILED)
 }
 
 /// Shorter waits are not shown and start no thread for signals. Both together cost a third of the time
@@ -539,7 +573,7 @@ fn wait_for_one(
     queue: Option<&SignalQueue>,
 ) -> Option<String> {
     const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-    let record = status.record.as_ref()?;
+    let record = status.info()?;
     if status.verdict.reason == Reason::Locked {
         let lockers = describe::lockers_in_brief(status);
         let lockers = lockers.as_deref().unwrap_or("who holds its kernel lock");
@@ -549,10 +583,10 @@ fn wait_for_one(
     let has_kernel_lock = status.verdict.evidence == Evidence::KernelLock;
     // A PID file does not say whether its process runs a command. A kernel lock means a `run`, whose
     // wrapper notices the loss itself.
-    if has_kernel_lock && record.format == Format::Pid {
+    if has_kernel_lock && record.format() == Format::Pid {
         return None;
     }
-    let process = describe::process(pid.get(), &record.command);
+    let process = describe::process(pid.get(), record.command());
     match status.verdict.pid_alive {
         Some(true) => {}
         None if has_kernel_lock => {
@@ -561,8 +595,13 @@ fn wait_for_one(
         }
         None | Some(false) => return None,
     }
+    if let Some(program) = record.program().filter(|_| record.is_served()) {
+        let process = describe::process(program.pid.get(), &program.command);
+        return (!program.has_ended())
+            .then(|| format!("{process} was not signaled and keeps running"));
+    }
     // These have no wrapper that would notice the loss.
-    if record.kind != Kind::Run || record.exec {
+    if !(record.has_wrapper() || record.is_without_command()) {
         return Some(format!("{process} was not signaled and keeps running"));
     }
     if status.wait_for_command(Duration::ZERO) {

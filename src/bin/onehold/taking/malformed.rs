@@ -7,10 +7,9 @@ use onehold::status::Reason;
 use onehold::{Attempt, Blocked, Error, Status};
 
 use crate::arguments::args::{OnZombie, WaitLimit};
-use crate::output;
 use crate::taking::Taking;
 use crate::taking::prompt::confirm;
-use crate::words;
+use crate::{output, words};
 
 /// Limit of attempts: each finds something other than the one before, or waits a while.
 const MAX_ATTEMPTS: usize = 1000;
@@ -18,57 +17,44 @@ const MAX_ATTEMPTS: usize = 1000;
 /// How often a file is read again that may become a lock file.
 const YOUNG_FILE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Moves such a file aside between the attempts to take its lock.
-pub(crate) struct Aside {
-    limit: Option<WaitLimit>,
-    /// The rest of the limit, for the next attempt.
-    pub(crate) left: Option<WaitLimit>,
-    began: Instant,
-    attempts: usize,
+/// Whether that is why an attempt has failed.
+pub(crate) fn is_why(taking: Taking<'_>, error: &Error) -> bool {
+    // Those of a shared hold are in onehold's own directory beside it.
+    matches!(error, Error::NotALock { path, .. }
+        if taking.session.is_fixed_path(taking.lock) && *path == taking.lock.path())
 }
 
-impl Aside {
-    pub(crate) fn new(limit: Option<WaitLimit>) -> Self {
-        Self {
-            limit,
-            left: limit,
-            began: Instant::now(),
-            attempts: 0,
-        }
-    }
-
-    /// The result of an attempt, if it counts. `None`: it is to be tried again, because a file was moved aside that
-    /// is not a lock file, or was too young to tell.
-    pub(crate) fn settled<T>(
-        &mut self,
-        taking: Taking<'_>,
-        attempted: onehold::Result<Attempt<T>>,
-    ) -> onehold::Result<Option<Attempt<T>>> {
-        match attempted {
-            // Those of a shared hold are in onehold's own directory beside it.
-            Err(Error::NotALock { path, .. })
-                if self.attempts < MAX_ATTEMPTS
-                    && taking.session.is_fixed_path(taking.lock)
-                    && path == taking.lock.path() => {}
-            attempted => return attempted.map(Some),
-        }
-        self.attempts += 1;
-        if let Some(WaitLimit::AtMost(limit)) = self.limit {
-            self.left = Some(WaitLimit::AtMost(
-                limit.saturating_sub(self.began.elapsed()),
-            ));
-        }
-        self.left = self.left.filter(|_| self.attempts < MAX_ATTEMPTS);
-        let Some(status) = move_aside(taking)? else {
-            return Ok(None);
+/// Repeats an attempt after such a file was moved aside, or as long as it is too young to tell. `began`: the first
+/// attempt, which has failed.
+#[cold]
+pub(crate) fn take_beside<T>(
+    taking: Taking<'_>,
+    limit: Option<WaitLimit>,
+    began: Instant,
+    attempt: impl Fn(Option<WaitLimit>) -> onehold::Result<Attempt<T>>,
+) -> onehold::Result<Attempt<T>> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let left = match limit {
+            Some(WaitLimit::AtMost(limit)) => {
+                Some(WaitLimit::AtMost(limit.saturating_sub(began.elapsed())))
+            }
+            limit => limit,
         };
-        // Its program may still be writing it.
-        if status.verdict.reason == Reason::Incomplete && waits(self.left) {
+        let left = left.filter(|_| attempts < MAX_ATTEMPTS);
+        if let Some(status) = move_aside(taking)? {
+            // Its program may still be writing it.
+            if status.verdict.reason != Reason::Incomplete || !waits(left) {
+                let waited = waits(limit).then(|| began.elapsed());
+                return Ok(Attempt::Blocked(Blocked::new(status, waited)));
+            }
             std::thread::sleep(YOUNG_FILE_INTERVAL);
-            return Ok(None);
         }
-        let waited = waits(self.limit).then(|| self.began.elapsed());
-        Ok(Some(Attempt::Blocked(Blocked::new(status, waited))))
+        match attempt(left) {
+            Err(error) if attempts < MAX_ATTEMPTS && is_why(taking, &error) => {}
+            attempted => return attempted,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ pub(crate) mod malformed;
 pub(crate) mod progress;
 pub(crate) mod prompt;
 
-use onehold::{Format, Lock};
+use onehold::Lock;
 
 use crate::arguments::args::{HoldArgs, UsageError};
 use crate::configuration::session::Session;
@@ -31,9 +31,9 @@ impl<'a> Taking<'a> {
                 let caller = if verb == "hold" { "program" } else { "script" };
                 format!("{verb} -E 0: the {caller} would go on without the lock")
             }
-            "run" | "hold" if typed.force && lock.format() == Format::Flock => {
-                let why = "a kernel lock cannot be taken away";
-                format!("flock format: --force is not supported: {why}")
+            "run" | "hold" if typed.force && lock.format().is_kernel_lock() => {
+                let (format, why) = (lock.format(), "a kernel lock cannot be taken away");
+                format!("{format} format: --force is not supported: {why}")
             }
             _ => {
                 return Ok(Self {

@@ -1,5 +1,5 @@
 //! Shows a wait. On a terminal: the holder, in full, and below it a short line that is updated. With
-//! --verbose elsewhere: one line at its start and one after the lock was acquired; else, because cron mails all
+//! --verbose elsewhere: one line at its start and one at its end; else, because cron mails all
 //! output, one line once it has lasted for a minute.
 
 use std::cell::RefCell;
@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onehold::command_line::signal::without_signals;
-use onehold::record::Pid;
-use onehold::status::Reason;
-use onehold::{Lock, Status};
+use onehold::status::{Pid, Reason};
+use onehold::{HoldInfo, Lock, Status};
 
 use crate::arguments::args::WaitLimit;
 use crate::configuration::session::{Session, enclosing_names};
 use crate::messages::describe::{describe_holder, is_held, local};
-use crate::output;
-use crate::words;
+use crate::{output, words};
 
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -92,7 +90,7 @@ impl<'a> Progress<'a> {
         match self.shown.borrow_mut().take() {
             Some(Shown::Line { name, since }) if acquired => {
                 let waited = words::span(since.elapsed());
-                output::eprint(&format!("onehold: acquired {name} after {waited}"));
+                output::eprint(&format!("onehold: waited {waited} for {name}"));
             }
             None | Some(Shown::Line { .. }) => {}
             Some(Shown::Live(stop, thread)) => {
@@ -173,7 +171,7 @@ pub(crate) fn is_long(limit: WaitLimit) -> bool {
 
 /// The process that others see waiting.
 fn shown_as() -> Pid {
-    #[cfg(all(feature = "etcd", target_os = "linux"))]
+    #[cfg(all(feature = "cluster", target_os = "linux"))]
     if let Some(wrapper) = onehold::keeper::wrapper() {
         return wrapper;
     }
@@ -185,11 +183,6 @@ fn own_position(status: &Status) -> Option<(usize, usize)> {
     let mut waiters = status.waiters.iter();
     let own = waiters.find(|waiter| waiter.pid == shown_as())?;
     Some((own.position, status.waiters.len()))
-}
-
-/// The position of this process in the queue; `None`: it has none.
-pub(crate) fn position(lock: &Lock) -> Option<usize> {
-    own_position(&lock.check(None).ok()?).map(|(own, _)| own)
 }
 
 /// What tells one hold from the next: its number, or its process.
@@ -204,8 +197,8 @@ fn holder_of(status: &Status) -> Option<Held> {
 
 /// "onehold: waiting for runner-7: `x` is held by …"
 fn holder_line(status: &Status) -> String {
-    let record = status.record.as_ref();
-    let owner = record.and_then(|record| record.owner.as_deref());
+    let record = status.info();
+    let owner = record.and_then(HoldInfo::owner);
     let owner = owner.map(|owner| format!(" for {}", words::escape(owner)));
     let (owner, holder) = (owner.unwrap_or_default(), describe_holder(status, local));
     format!("onehold: waiting{owner}: {holder}")

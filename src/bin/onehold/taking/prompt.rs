@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{LazyLock, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use anstream::AutoStream;
@@ -28,11 +28,7 @@ pub(crate) struct SoFar {
     pub(crate) not_broken: Vec<String>,
 }
 
-static SO_FAR: Mutex<SoFar> = Mutex::new(SoFar {
-    broken: Vec::new(),
-    warnings: Vec::new(),
-    not_broken: Vec::new(),
-});
+static SO_FAR: LazyLock<Mutex<SoFar>> = LazyLock::new(Mutex::default);
 
 /// The report of a later signal tells this, too.
 pub(crate) fn note_so_far<T>(note: impl FnOnce(&mut SoFar) -> T) -> T {
@@ -57,7 +53,7 @@ pub(crate) fn report_cancel(session: &Session, then: Then) {
             let text = format!("canceled{because}{result}");
             Outcome::refused(Refusal::INTERRUPTED, text)
         };
-        outcome.exit = Exit::Signal(signal);
+        outcome.exit = Exit::signal(signal);
         outcome.locks = so_far.broken;
         outcome.warnings = so_far.warnings;
         let not_broken = so_far.not_broken.iter();

@@ -4,10 +4,16 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Enough for one invocation. A wrapper that runs for days goes on with the system's allocator.
 const SIZE: usize = 256 * 1024;
+
+/// The sizes of pieces for which musl can call mmap(2) and munmap(2) each time. `list` needs one for each lock.
+const MAPPED_ALONE: std::ops::Range<usize> = 1024..16 * 1024;
+
+/// The least alignment of a piece of the system, whatever alignment was asked for: malloc(3).
+const ALIGNED: usize = 8;
 
 #[repr(align(64))]
 struct Block(UnsafeCell<[u8; SIZE]>);
@@ -18,6 +24,8 @@ struct Block(UnsafeCell<[u8; SIZE]>);
 pub struct Arena {
     used: AtomicUsize,
     block: Block,
+    /// A freed piece of the system, kept for the next allocation of the same size. Its first bytes are its size.
+    spare: AtomicPtr<usize>,
 }
 
 // SAFETY: a piece of the block is handed out by the counter, and again only after it was freed;
@@ -36,6 +44,7 @@ impl Arena {
         Self {
             used: AtomicUsize::new(0),
             block: Block(UnsafeCell::new([0; SIZE])),
+            spare: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
 
@@ -46,6 +55,37 @@ impl Arena {
     fn is_inside(&self, piece: *mut u8) -> bool {
         (self.base() as usize..self.base() as usize + SIZE).contains(&(piece as usize))
     }
+
+    /// The spare piece, if it is of this layout.
+    fn take_spare(&self, layout: Layout) -> Option<*mut u8> {
+        if !may_be_spare(layout) {
+            return None;
+        }
+        let spare = self.spare.swap(std::ptr::null_mut(), Ordering::Acquire);
+        // SAFETY: the swap made this thread its only owner, and `keep_spare` got it with its size in its first bytes.
+        if spare.is_null() || unsafe { *spare } == layout.size() {
+            return (!spare.is_null()).then_some(spare.cast());
+        }
+        self.keep_spare(spare);
+        None
+    }
+
+    /// Keeps a piece whose size is in its first bytes, and gives the one before back to the system.
+    fn keep_spare(&self, piece: *mut usize) {
+        let before = self.spare.swap(piece, Ordering::AcqRel);
+        if !before.is_null() {
+            // SAFETY: the swap made this thread its only owner. `System` allocated it with this size, and its alignment
+            // is that of all pieces for which `may_be_spare` is true.
+            unsafe {
+                let layout = Layout::from_size_align_unchecked(*before, ALIGNED);
+                System.dealloc(before.cast(), layout);
+            }
+        }
+    }
+}
+
+fn may_be_spare(layout: Layout) -> bool {
+    MAPPED_ALONE.contains(&layout.size()) && layout.align() <= ALIGNED
 }
 
 // SAFETY: pieces do not overlap, are aligned as asked, since the block is aligned to 64 and larger
@@ -63,13 +103,22 @@ unsafe impl GlobalAlloc for Arena {
         match taken {
             // SAFETY: it ends within the block.
             Ok(used) => unsafe { self.base().add(aligned(used)) },
-            // SAFETY: the caller's layout.
-            Err(_) => unsafe { System.alloc(layout) },
+            Err(_) => self
+                .take_spare(layout)
+                // SAFETY: the caller's layout.
+                .unwrap_or_else(|| unsafe { System.alloc(layout) }),
         }
     }
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
         if !self.is_inside(piece) {
+            if may_be_spare(layout) {
+                #[allow(clippy::cast_ptr_alignment, reason = "see `ALIGNED`")]
+                let piece = piece.cast::<usize>();
+                // SAFETY: the caller gives the piece up. It is larger than a size and aligned for one: see `ALIGNED`.
+                unsafe { piece.write(layout.size()) };
+                return self.keep_spare(piece);
+            }
             // SAFETY: it came from there.
             return unsafe { System.dealloc(piece, layout) };
         }
@@ -151,6 +200,23 @@ mod tests {
             assert!(moved != first && moved != second);
             assert_eq!(moved.read(), 7);
             arena.dealloc(moved, layout);
+        }
+    }
+
+    #[test]
+    fn large_piece_that_is_freed_is_handed_out_again_to_who_needs_as_much() {
+        let arena: &'static Arena = Box::leak(Box::new(Arena::new()));
+        let layout = |size| Layout::from_size_align(size, 8).expect("fits");
+        // SAFETY: sizes are not zero, layouts are those of the pieces.
+        unsafe {
+            assert!(arena.is_inside(arena.alloc(layout(SIZE))));
+            let first = arena.alloc(layout(2000));
+            arena.dealloc(first, layout(2000));
+            let larger = arena.alloc(layout(2008));
+            assert_ne!(larger, first);
+            let again = arena.alloc(layout(2000));
+            assert_eq!(again, first);
+            assert_ne!(arena.alloc(layout(2000)), first);
         }
     }
 }

@@ -6,8 +6,7 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 
 use anstyle::{AnsiColor, Style};
-use onehold::command_line::examine_host;
-use onehold::repair::{Finding, Grade};
+use onehold::repair::{Finding, Grade, examine_host};
 use serde_json::json;
 
 use crate::arguments::args;
@@ -20,7 +19,14 @@ use crate::words;
 
 #[inline(never)]
 pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
+    if typed.accept_epoch && !typed.yes {
+        let text = "--accept-epoch needs --yes: no command may run any more whose hold may be lost";
+        return Outcome::refused(Refusal::USAGE, text.to_owned());
+    }
     let mut found = examine_host();
+    if typed.accept_epoch {
+        found.push(session.store.accept_epoch());
+    }
     if typed.create {
         found.extend(session.store.prepare());
     }
@@ -61,7 +67,7 @@ pub(crate) fn doctor(session: &Session, typed: &args::Doctor) -> Outcome {
     } else {
         let warnings = words::counted(warnings, "warning");
         let text = format!("{store} is fit for locks ({warnings})");
-        Outcome::new(Exit::Done, "fit", text)
+        Outcome::new(Exit::DONE, "fit", text)
     };
     if !session.global.quiet || failed > 0 {
         // The verdict of a failure goes to stderr.

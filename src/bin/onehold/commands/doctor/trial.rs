@@ -37,10 +37,10 @@ const WHOLE: Duration = Duration::from_secs(10);
 /// A process of a trial: parses its words and does its part.
 pub(crate) fn work(words: &[OsString]) -> Exit {
     match part(words) {
-        Ok(()) => Exit::Done,
+        Ok(()) => Exit::DONE,
         Err(error) => {
             output::eprint(&format!("onehold: {error:#}"));
-            Exit::Failed
+            Exit::FAILED
         }
     }
 }
@@ -65,7 +65,7 @@ fn lock(directory: &OsString, name: &OsString) -> anyhow::Result<Lock> {
         ..GlobalArgs::default()
     };
     let config = EffectiveConfig::read(&global)?;
-    let session = Session::new(VERB, global, Caller::default(), config)?;
+    let session = Session::new(VERB, global, Caller::default(), config, None)?;
     without_journal(&session, LockName::new(name)?)
 }
 
@@ -323,8 +323,8 @@ impl<'a> Trial<'a> {
         let mut part = self.start(command)?;
         let has_begun = || {
             let status = self.lock.inspect(None).ok();
-            let live = status.and_then(|status| Some(status.record?.live));
-            live.is_some_and(|live| live.pid.is_some() && live.start.is_some())
+            let process = status.and_then(|status| status.info()?.process());
+            process.is_some_and(|process| process.start.is_some())
         };
         let limit = self.patience();
         if !becomes(has_begun, limit) {

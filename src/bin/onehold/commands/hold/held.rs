@@ -1,0 +1,84 @@
+//! A hold of a server, and its end.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use onehold::journal::{Action, Fate};
+use onehold::{Hold, Lock};
+
+use super::End;
+use super::event::Event;
+
+/// A break notes what it has removed within this time.
+pub(super) const NOTED_WITHIN: Duration = Duration::from_millis(50);
+
+/// A hold of the program.
+pub(super) enum Held {
+    Own(Box<OwnHold>),
+    /// The program runs inside the hold with this number (`reentrant`).
+    Enclosing(u64),
+}
+
+pub(super) struct OwnHold {
+    pub(super) hold: Hold,
+    pub(super) lock: Lock,
+    pub(super) caller: Option<u64>,
+    /// Since when its file is known to be gone.
+    pub(super) missing_since: Option<Instant>,
+}
+
+impl Held {
+    pub(super) fn own(&self) -> Option<&OwnHold> {
+        match self {
+            Self::Own(own) => Some(own),
+            Self::Enclosing(_) => None,
+        }
+    }
+}
+
+impl OwnHold {
+    /// Whether it is the hold of this number in this store.
+    pub(super) fn is(&self, number: u64, store: &Path) -> bool {
+        self.hold.number() == number && self.hold.path().starts_with(store)
+    }
+
+    /// Whether one of these callers has it.
+    pub(super) fn is_of(&self, callers: &[u64]) -> bool {
+        self.caller.is_some_and(|caller| callers.contains(&caller))
+    }
+
+    /// Why the hold has ended, if it has. `is_releasing`: a record that is gone may be one that the program itself
+    /// has just released by its name.
+    pub(super) fn is_over(&mut self, is_releasing: bool) -> Option<End> {
+        if self.hold.is_broken() {
+            return Some(End::Broken);
+        }
+        let is_over = self.hold.lost_in().is_some_and(|left| left.is_zero());
+        if !is_over && (is_releasing || !matches!(self.hold.is_lost(), Ok(true))) {
+            return None;
+        }
+        // A break removes it, and notes that. A server that may be out of reach is not asked.
+        let is_broken = !self.lock.is_remote()
+            && matches!(self.lock.fate(self.hold.number()),
+                Fate::Ended(event) if event.event == Action::Break);
+        if is_broken {
+            return Some(End::Broken);
+        }
+        let since = *self.missing_since.get_or_insert_with(Instant::now);
+        (is_over || since.elapsed() >= NOTED_WITHIN).then_some(End::Lost)
+    }
+}
+
+/// Gives a hold back. A loss is reported first: after the release, another may hold the lock.
+pub(super) fn give_back(id: u64, mut hold: Hold, why: &End, tell: &mut dyn FnMut(String)) {
+    let number = hold.number();
+    let mut tell = |why: &End, loss: Option<&str>, error: Option<&onehold::Error>| {
+        tell(Event::ended(number, why, loss, error).of(id).line());
+    };
+    if matches!(why, End::RequestByName) {
+        // What is left of it: its place in the queue, for example.
+        drop(hold);
+        return tell(why, None, None);
+    }
+    super::give_back(&mut hold, why, &mut tell);
+}

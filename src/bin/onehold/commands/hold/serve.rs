@@ -1,0 +1,590 @@
+//! `hold --serve`: hold many locks for a program. One thread answers requests and releases locks; waits have threads
+//! of their own.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use onehold::command_line::drop_code_pages;
+use onehold::status::{Pid, ProcessId, Program};
+use onehold::{Attempt, Blocked, Holder, Lock, Status};
+
+use super::answer::{Answer, answer, canceled, line};
+use super::event::Event;
+use super::held::{Held, NOTED_WITHIN, OwnHold, give_back};
+use super::pipes::{Events, Input, Line, Notifier, Output, events};
+use super::request::{self, Malformed, What};
+use super::waiting::{Attempted, FromThread, Waiting, Wanted, Work, Workers};
+use super::{End, pass_on_signals};
+use crate::arguments::args::{
+    Acquire, Cli, DieWith, HoldArgs, HoldUntilEnd, OnZombie, UsageError, Verb,
+};
+use crate::commands::{acquire, session};
+use crate::configuration::session::Session;
+use crate::messages::{CommandResult, Exit, Outcome, Printed, Refusal};
+use crate::output::failure::{failed, failed_without_store};
+use crate::output::report;
+use crate::supervising::die_with;
+use crate::supervising::supervise::{self, CHECK_INTERVAL};
+use crate::taking::{Taking, malformed};
+use crate::words;
+
+/// How long a lock may take to be taken or given back once the server is to end.
+const LAST_ANSWER: Duration = Duration::from_secs(5);
+
+/// A process that was killed has exited within this time after its files were closed.
+const EXITS_WITHIN: Duration = Duration::from_millis(20);
+
+/// How often a wait that is canceled is interrupted: a signal may come just before it sleeps.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(20);
+
+#[cold]
+pub(super) fn serve(session: &Session, typed: &HoldUntilEnd) -> CommandResult {
+    let program = die_with::find(Some(typed.die_with.unwrap_or(DieWith::Parent)))?;
+    let queue = supervise::queue()?;
+    let (notifier, events) = events().context("cannot make a pipe")?;
+    if let Some(process) = program {
+        let notifier = notifier.clone();
+        die_with::watch(process, move |why| {
+            notifier.send(FromThread::End(End::Caller(why)));
+        })?;
+    }
+    let signals = notifier.clone();
+    pass_on_signals(queue, None, move |why| {
+        signals.send(why.map_or(FromThread::Look, FromThread::End));
+    })?;
+    let start = std::env::current_dir().context("cannot find the current directory")?;
+    let server = Server {
+        defaults: session,
+        current: start.clone(),
+        start,
+        process: program,
+        program: program.map(Program::of),
+        own: Pid::of_self().command_line(),
+        holds: BTreeMap::new(),
+        waits: BTreeMap::new(),
+        workers: Workers::default(),
+        notifier,
+        output: Output::default(),
+    };
+    server.run(events);
+    Ok(Printed::Yes(Exit::DONE))
+}
+
+struct Server<'a> {
+    defaults: &'a Session,
+    /// The directory in which it was started, and the one that it is in.
+    start: PathBuf,
+    current: PathBuf,
+    /// The process that it ends with, and what is shown of it.
+    process: Option<ProcessId>,
+    program: Option<Program>,
+    own: Vec<String>,
+    holds: BTreeMap<u64, Held>,
+    waits: BTreeMap<u64, Waiting>,
+    workers: Workers,
+    notifier: Arc<Notifier<FromThread>>,
+    output: Output,
+}
+
+impl Server<'_> {
+    fn run(mut self, mut events: Events<FromThread>) {
+        let mut input = Input::default();
+        let mut next_look = Instant::now() + CHECK_INTERVAL;
+        let mut has_rested = false;
+        let why = loop {
+            if self.output.is_closed || input.has_ended {
+                break End::Stdin;
+            }
+            let ready = events.sleep(&self.output, self.pause(next_look));
+            let came = if ready.events {
+                events.take()
+            } else {
+                Vec::new()
+            };
+            let mut looks = Instant::now() >= next_look;
+            let mut end = None;
+            for event in came {
+                match event {
+                    FromThread::End(why) => end = Some(why),
+                    FromThread::Look => looks = true,
+                    event => self.hear(event),
+                }
+            }
+            if let Some(why) = end {
+                break why;
+            }
+            if ready.input {
+                input.read();
+                if ready.input_ends && !input.has_ended && self.program_exits() {
+                    // What it has asked for last is not done.
+                    break End::Stdin;
+                }
+                while let Some(line) = input.next_line() {
+                    match line {
+                        Line::Whole(line) => self.answer(&line),
+                        Line::TooLong => self.refuse(request::too_long()),
+                    }
+                }
+                has_rested = false;
+            }
+            if looks {
+                self.look();
+                if !std::mem::replace(&mut has_rested, true) {
+                    drop_code_pages();
+                }
+                next_look = Instant::now() + self.look_interval();
+            }
+            for wait in self.waits.values().filter(|wait| wait.is_canceled()) {
+                wait.cancel();
+            }
+            self.output.write();
+        };
+        self.end(&why, &mut events);
+    }
+
+    /// Whether the program has exited, or does so now: its end of the pipe is closed a moment before that shows.
+    fn program_exits(&self) -> bool {
+        let Some(program) = &self.program else {
+            return false;
+        };
+        let until = Instant::now() + EXITS_WITHIN;
+        while !program.has_ended() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(EXITS_WITHIN / 20);
+        }
+        true
+    }
+
+    /// Until when nothing has to be done by the clock.
+    fn pause(&self, next_look: Instant) -> Option<Duration> {
+        if self.waits.values().any(Waiting::is_canceled) {
+            return Some(INTERRUPT_INTERVAL);
+        }
+        let looks = !self.holds.is_empty();
+        looks.then(|| next_look.saturating_duration_since(Instant::now()))
+    }
+
+    fn look_interval(&self) -> Duration {
+        let own = self.holds.values().filter_map(Held::own);
+        if own.clone().any(|own| own.missing_since.is_some()) {
+            return NOTED_WITHIN;
+        }
+        // No clock ends those in a directory.
+        let lost_in = own.filter_map(|own| own.hold.lost_in());
+        let lost_in = lost_in.map(|left| left.max(Duration::from_millis(10)));
+        lost_in.fold(CHECK_INTERVAL, |least, left| {
+            least.min(left).min(CHECK_INTERVAL / 2)
+        })
+    }
+
+    fn answer(&mut self, line: &[u8]) {
+        let request = match request::read(line, &self.defaults.global) {
+            Ok(request) => request,
+            Err(malformed) => return self.refuse(malformed),
+        };
+        let id = request.id;
+        match request.what {
+            What::Release => self.release(id),
+            What::Cancel => {
+                // If there is none, it was answered meanwhile. A release under way goes on.
+                if let Some(wait) = self.waits.get(&id) {
+                    wait.cancel();
+                }
+            }
+            What::Command(cli) if self.is_in_use(id) => {
+                let why = UsageError(format!("id {id} is in use"));
+                let (id, command) = (Some(id), cli.verb.word());
+                self.refuse(Malformed { id, command, why });
+            }
+            What::Command(cli) => {
+                let command = cli.verb.word();
+                let moved = self.move_to(request.cwd);
+                let done = moved.and_then(|()| self.command(id, request.callers, cli));
+                if let Err(error) = done {
+                    self.refuse_by(Some(id), command, &error);
+                }
+            }
+        }
+    }
+
+    fn is_in_use(&self, id: u64) -> bool {
+        self.holds.contains_key(&id) || self.waits.contains_key(&id)
+    }
+
+    fn refuse(&mut self, malformed: Malformed) {
+        self.refuse_by(malformed.id, malformed.command, &malformed.why.into());
+    }
+
+    /// Answers a request of which no store is known.
+    fn refuse_by(&mut self, id: Option<u64>, command: &'static str, error: &anyhow::Error) {
+        let outcome = failed_without_store(command, error);
+        let request = Some(report::Request { id });
+        let line = report::object(command, None, request, &outcome);
+        self.output.add(&line.unwrap_or_default());
+    }
+
+    /// Makes relative paths of a request be relative to this directory.
+    fn move_to(&mut self, cwd: Option<PathBuf>) -> anyhow::Result<()> {
+        let wanted = cwd.unwrap_or_else(|| self.start.clone());
+        if wanted != self.current {
+            let path = words::path_text(&wanted);
+            std::env::set_current_dir(&wanted).with_context(|| format!("cannot enter `{path}`"))?;
+            self.current = wanted;
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, id: u64, callers: Vec<u64>, mut cli: Box<Cli>) -> anyhow::Result<()> {
+        let session = Arc::new(session(cli.verb.word(), &mut cli)?);
+        let taken = match cli.verb {
+            Verb::Hold(typed) => self.hold(id, callers, &session, typed),
+            Verb::Acquire(typed) => self.acquire(id, callers, &session, typed),
+            verb if session.store.is_remote() => {
+                let work = match verb {
+                    Verb::Release(_) => Work::ReleaseByName,
+                    _ => Work::Other,
+                };
+                let answer = move || answer(&session, id, verb);
+                let waiting = self.workers.answer(id, &self.notifier, work, answer)?;
+                self.waits.insert(id, waiting);
+                return Ok(());
+            }
+            verb => {
+                self.tell(&answer(&session, id, verb));
+                return Ok(());
+            }
+        };
+        if let Err(error) = taken {
+            self.output
+                .add(&line(&session, id, &failed(&session, &error)));
+        }
+        Ok(())
+    }
+
+    fn hold(
+        &mut self,
+        id: u64,
+        callers: Vec<u64>,
+        session: &Arc<Session>,
+        typed: HoldUntilEnd,
+    ) -> anyhow::Result<()> {
+        let lock = session.named_locks(typed.names)?;
+        let mut wanted = Self::wanted(id, callers, session, typed.hold, lock)?;
+        let options = std::mem::take(&mut wanted.options).command(self.own.clone());
+        wanted.options = options.for_program(self.program.clone());
+        if typed.reentrant && wanted.taking().is_inside_all()? {
+            return self.enclosed(id, session, &wanted.lock);
+        }
+        if let Some(refused) = self.refused_unasked(&wanted) {
+            self.output.add(&line(session, id, &refused));
+            return Ok(());
+        }
+        if wanted.may_block() {
+            return self.wait(wanted);
+        }
+        match wanted.try_now() {
+            Ok(Attempt::Blocked(blocked))
+                if wanted.waits() && !self.waits_for_itself(&wanted, &blocked) =>
+            {
+                self.wait(wanted)
+            }
+            Err(error) if malformed::is_why(wanted.taking(), &error) => self.wait(wanted),
+            attempted => {
+                self.over(&wanted, attempted, false);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a lease, or the lock for another process, in a thread: what is on disk delays no release.
+    fn acquire(
+        &mut self,
+        id: u64,
+        callers: Vec<u64>,
+        session: &Arc<Session>,
+        typed: Acquire,
+    ) -> anyhow::Result<()> {
+        let lock = session.named_locks(typed.names)?;
+        let wanted = Self::wanted(id, callers, session, typed.hold, lock)?;
+        let holder = match (typed.pid, self.process) {
+            (Some(pid), _) => Holder::process(pid)?,
+            (None, _) if acquire::is_lease(wanted.taking()) => Holder::Lease,
+            (None, Some(process)) => Holder::Caller {
+                process,
+                parent: process,
+                ends_with_call: false,
+            },
+            (None, None) => {
+                let why = "without --die-with, a request acquires a lease, by `ttl` and in the native format, or for \
+                           the process `pid`";
+                bail!(UsageError(why.to_owned()));
+            }
+        };
+        if let Some(refused) = self.refused_unasked(&wanted) {
+            self.output.add(&line(session, id, &refused));
+            return Ok(());
+        }
+        if wanted.is_endless() && !wanted.lock.is_remote() {
+            let status = wanted.lock.check_for(&wanted.options)?;
+            let is_free = status.is_takeable();
+            let blocked = Blocked::new(status, None);
+            if !is_free && self.waits_for_itself(&wanted, &blocked) {
+                let outcome = self.refused(&wanted, blocked);
+                self.output.add(&line(session, id, &outcome));
+                return Ok(());
+            }
+        }
+        let waiting = self.workers.acquire(wanted, holder, &self.notifier)?;
+        self.waits.insert(id, waiting);
+        Ok(())
+    }
+
+    /// What is to be taken.
+    fn wanted(
+        id: u64,
+        callers: Vec<u64>,
+        session: &Arc<Session>,
+        mut typed: HoldArgs,
+        lock: Lock,
+    ) -> anyhow::Result<Box<Wanted>> {
+        session.ensure_directory(true)?;
+        // No terminal to ask at.
+        if typed.on_zombie == Some(OnZombie::Ask) {
+            typed.on_zombie = Some(OnZombie::Fail);
+        }
+        let taking = Taking::new(session, &typed, &lock)?;
+        taking.ensure_owner()?;
+        let options = taking.options();
+        Ok(Box::new(Wanted {
+            id,
+            session: Arc::clone(session),
+            options,
+            typed,
+            lock,
+            callers,
+        }))
+    }
+
+    fn wait(&mut self, wanted: Box<Wanted>) -> anyhow::Result<()> {
+        let id = wanted.id;
+        let waiting = self.workers.wait(wanted, &self.notifier)?;
+        self.waits.insert(id, waiting);
+        Ok(())
+    }
+
+    /// Whether the caller has the lock itself, so that its wait would never end.
+    fn waits_for_itself(&self, wanted: &Wanted, blocked: &Blocked) -> bool {
+        let callers = &wanted.callers;
+        let may_hang = wanted.is_endless();
+        let status = &blocked.status;
+        let has = |number| {
+            let mut own = self.holds.values().filter_map(Held::own);
+            own.any(|own| own.is_of(callers) && own.is(number, &status.store))
+        };
+        let mut numbers = status.all_holds().filter_map(Status::hold);
+        may_hang && numbers.any(has)
+    }
+
+    /// The refusal of a wait for a lock that the caller holds itself, in a store of several machines. That is not asked,
+    /// because it may not answer for long.
+    fn refused_unasked(&self, wanted: &Wanted) -> Option<Outcome> {
+        if !wanted.lock.is_remote() || !wanted.is_endless() {
+            return None;
+        }
+        let mut own = self.holds.values().filter_map(Held::own);
+        let in_the_way = own.find(|own| {
+            let is_of_caller = own.is_of(&wanted.callers);
+            is_of_caller && own.hold.excludes(&wanted.lock, &wanted.options)
+        })?;
+        let blocked = Blocked::new(in_the_way.hold.status(), None);
+        Some(self.refused(wanted, blocked))
+    }
+
+    fn enclosed(&mut self, id: u64, session: &Session, lock: &Lock) -> anyhow::Result<()> {
+        let held = Event::enclosed(session, lock)?.of(id);
+        let number = held.hold.unwrap_or_default();
+        self.holds.insert(id, Held::Enclosing(number));
+        self.output.add(&held.line());
+        Ok(())
+    }
+
+    /// The result of an attempt. `is_canceled`: what was taken is given back.
+    fn over(&mut self, wanted: &Wanted, attempted: Attempted, is_canceled: bool) {
+        let (id, session) = (wanted.id, &wanted.session);
+        let outcome = match attempted {
+            Ok(attempt) if !is_canceled => match attempt.into_result() {
+                Ok(mut hold) => {
+                    let event = Event::held(session, &wanted.lock, &hold).of(id);
+                    self.output.add(&event.line());
+                    let mut others = self.holds.values().filter_map(Held::own);
+                    // One descriptor for each hold is left.
+                    others.any(|other| hold.share_directory(&other.hold));
+                    let (lock, caller) = (wanted.lock.clone(), wanted.callers.last().copied());
+                    let own = Box::new(OwnHold {
+                        hold,
+                        lock,
+                        caller,
+                        missing_since: None,
+                    });
+                    self.holds.insert(id, Held::Own(own));
+                    return;
+                }
+                Err(blocked) => self.refused(wanted, blocked),
+            },
+            Err(error) if !is_canceled => failed(session, &error.into()),
+            // Dropped, it is released.
+            _ => canceled(),
+        };
+        self.output.add(&line(session, id, &outcome));
+    }
+
+    fn refused(&self, wanted: &Wanted, blocked: Blocked) -> Outcome {
+        let is_own = self.waits_for_itself(wanted, &blocked);
+        let mut outcome = wanted.taking().refused(blocked);
+        if is_own {
+            let message = std::mem::take(&mut outcome.message);
+            outcome.message = format!("the caller itself holds it: {message}");
+        }
+        outcome
+    }
+
+    /// What a thread has to say.
+    fn hear(&mut self, event: FromThread) {
+        match event {
+            FromThread::Line(id, line) => {
+                if self.waits.get(&id).is_some_and(|wait| !wait.is_canceled()) {
+                    self.output.add(&line);
+                }
+            }
+            FromThread::Over(wanted, attempted) => {
+                let is_canceled = self.end_wait(wanted.id);
+                self.over(&wanted, *attempted, is_canceled);
+            }
+            FromThread::Done(id, answer) => {
+                self.end_wait(id);
+                self.tell(&answer);
+            }
+            FromThread::Look | FromThread::End(_) => {}
+        }
+    }
+
+    /// Tells what was done, and the end of those of its holds that it has released.
+    fn tell(&mut self, answer: &Answer) {
+        if !answer.line.is_empty() {
+            self.output.add(&answer.line);
+        }
+        for released in &answer.released {
+            let mut holds = self.holds.iter();
+            let is_it = |own: &OwnHold| match released.hold() {
+                Some(number) => own.is(number, &released.store),
+                // Of a format without numbers.
+                None => own.hold.path() == released.path,
+            };
+            let id = holds.find(|(_, held)| held.own().is_some_and(is_it));
+            let id = id.map(|(id, _)| *id);
+            if let Some(id) = id
+                && let Some(Held::Own(own)) = self.holds.remove(&id)
+            {
+                self.give_back(id, *own, End::RequestByName);
+            }
+        }
+    }
+
+    /// Whether it was canceled.
+    fn end_wait(&mut self, id: u64) -> bool {
+        self.waits.remove(&id).is_none_or(|waiting| {
+            let is_canceled = waiting.is_canceled();
+            self.workers.keep(waiting);
+            is_canceled
+        })
+    }
+
+    fn release(&mut self, id: u64) {
+        match self.holds.remove(&id) {
+            Some(Held::Own(own)) => self.give_back(id, *own, End::Request),
+            Some(Held::Enclosing(number)) => {
+                let event = Event::ended(number, &End::Request, None, None).of(id);
+                self.output.add(&event.line());
+            }
+            None => {
+                if let Some(wait) = self.waits.get(&id) {
+                    wait.cancel();
+                    return;
+                }
+                // It may have been lost a moment ago.
+                let text = format!("request {id} holds nothing");
+                let outcome = Outcome::refused(Refusal::NOT_HELD, text);
+                self.output.add(&line(self.defaults, id, &outcome));
+            }
+        }
+    }
+
+    fn give_back(&mut self, id: u64, own: OwnHold, why: End) {
+        if !own.lock.is_remote() {
+            give_back(id, own.hold, &why, &mut |line| {
+                self.output.add(&line);
+                self.output.write();
+            });
+            return;
+        }
+        // The store may not answer for long, but a loss is told at once.
+        let notifier = self.notifier.clone();
+        let work = move || {
+            give_back(id, own.hold, &why, &mut |line| {
+                notifier.send(FromThread::Line(id, line));
+            });
+            Answer::default()
+        };
+        match self.workers.answer(id, &self.notifier, Work::Other, work) {
+            Ok(waiting) => drop(self.waits.insert(id, waiting)),
+            Err(error) => self.refuse_by(Some(id), "hold", &error),
+        }
+    }
+
+    /// Renews the holds, and gives up those that were lost.
+    fn look(&mut self) {
+        let mut ended = Vec::new();
+        let is_releasing = self.waits.values().any(Waiting::releases_by_name);
+        for (id, held) in &mut self.holds {
+            let Held::Own(own) = held else { continue };
+            if let Some(why) = own.is_over(is_releasing) {
+                ended.push((*id, why));
+            } else if own.hold.renewal_due_in().is_zero() {
+                // If it fails, it is tried again at the next look.
+                let _ = own.hold.renew();
+            }
+        }
+        for (id, why) in ended {
+            if let Some(Held::Own(own)) = self.holds.remove(&id) {
+                self.give_back(id, *own, why);
+            }
+        }
+    }
+
+    /// Gives everything back.
+    fn end(mut self, why: &End, events: &mut Events<FromThread>) {
+        let deadline = Instant::now() + LAST_ANSWER;
+        for (id, held) in std::mem::take(&mut self.holds) {
+            if let Held::Own(own) = held {
+                give_back(id, own.hold, why, &mut |line| self.output.add(&line));
+            }
+            self.output.write();
+        }
+        self.waits.values().for_each(Waiting::cancel);
+        // The others never take anything.
+        self.waits.retain(|_, wait| wait.goes_on());
+        while !self.waits.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Some(event) = events.next(left) else {
+                break;
+            };
+            self.hear(event);
+        }
+        self.output.write();
+    }
+}

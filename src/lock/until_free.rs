@@ -1,0 +1,66 @@
+//! Waits for locks without taking them.
+
+use std::time::Duration;
+
+use super::attempt::{Attempt, Blocked, is_unchanged};
+use super::lock::Lock;
+use super::options::Options;
+use super::wait::{Wait, WaitDecision};
+use crate::backend::LockSnapshot;
+use crate::decision::{Asker, Decision, Obstacle, Request, Until, decide, until};
+use crate::error::{Error, Result};
+use crate::open_file::Handle;
+
+/// What keeps the locks from being free, and what to sleep on. `None`: no wait of the caller could end it.
+type InTheWay = (Obstacle<Handle>, Option<Box<Until<Handle>>>);
+
+impl Lock {
+    /// Waits until an attempt with these options would take the lock, and takes nothing: by the time it returns, another
+    /// caller may have it. It has no place in the queue, so it delays nobody, and while there are waiters the lock is
+    /// not free. It is woken as a waiter is. A file that flock(1) locks is looked at every 0.1 to 2 s, and when one of
+    /// its holders exits.
+    ///
+    /// Returns how long it has waited, if at all.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the file is not a lock file; [`Error::Canceled`].
+    pub fn wait_until_free(
+        &self,
+        options: &Options,
+        mut wait: Wait<'_>,
+    ) -> Result<Attempt<Option<Duration>>> {
+        wait.start();
+        let mut bystander = self.store.bystander(wait.back_off);
+        let request = self.request(options, Asker::Caller);
+        loop {
+            let looked = self.store.look(|snapshot| look(self, &request, snapshot))?;
+            let Some((obstacle, sleeps_until)) = looked.flatten() else {
+                if !wait.may(WaitDecision::Take) {
+                    return Err(Error::Canceled);
+                }
+                return Ok(Attempt::Held(wait.waited()));
+            };
+            let status = || self.obstacle_status(&obstacle);
+            let Some(until) = sleeps_until.filter(|_| !wait.should_stop(false, status)) else {
+                let status =
+                    self.status_in_the_way(&obstacle, &request, options.without_waiters)?;
+                return Ok(Attempt::Blocked(Blocked::new(status, wait.waited())));
+            };
+            bystander.sleep(&until, wait.sleep_limit(until.ripe_in()), &mut || {
+                is_unchanged(&*self.store, &request, &obstacle)
+            });
+        }
+    }
+}
+
+fn look(lock: &Lock, request: &Request, snapshot: &dyn LockSnapshot) -> Result<Option<InTheWay>> {
+    Ok(Some(match decide(request, snapshot)? {
+        Decision::Take { .. } => return Ok(None),
+        Decision::Refuse(judged, what) => return Err(lock.not_a_lock(&judged.found.key, what)),
+        Decision::AlreadyHeld(judged) | Decision::Blocked(judged) => (Obstacle::Hold(judged), None),
+        Decision::Wait(obstacle) => {
+            let until = until(request, obstacle.clone(), snapshot)?;
+            (obstacle, Some(Box::new(until)))
+        }
+    }))
+}

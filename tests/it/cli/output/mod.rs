@@ -1,0 +1,5 @@
+//! JSON, usage errors, color, closed pipes.
+
+mod messages;
+mod objects;
+mod usage;
