@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use libc::user_regs_struct as Registers;
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
 
-use crate::tracee::{Identity, identity, open_file, open_path, polls_now, text_at};
+use crate::tracee::{Identity, bytes_at, identity, open_file, open_path, polls_now, text_at};
 use crate::tracer::number_at;
 
 /// Calls that stop the process. All others cost nothing.
-pub const STOPPING: [i64; 58] = [
+pub const STOPPING: [i64; 60] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_pread64,
@@ -71,10 +72,12 @@ pub const STOPPING: [i64; 58] = [
     libc::SYS_timer_create,
     libc::SYS_timer_settime,
     libc::SYS_timer_delete,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
 ];
 
 /// What is shared. Names of files are below the directory of the trial, and each long number in them is `#`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Object {
     /// Which file has a name, if any.
     Name(String),
@@ -84,11 +87,13 @@ pub enum Object {
     KernelLock(String),
     /// Which processes there are, and their states.
     Processes,
+    /// A store on a server.
+    Server,
     /// Anything: what a process does next when it gets a signal.
     All,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Access {
     pub object: Object,
     pub changes: bool,
@@ -176,6 +181,23 @@ pub fn without_numbers(text: &str) -> String {
     }
     out.pop();
     out
+}
+
+/// What a request to a server asks for: the first word in it that is quoted. `None`: no request, or the head of one
+/// whose body follows.
+fn asked(sent: &[u8]) -> Option<String> {
+    let body = match sent.first()? {
+        // The first message to PostgreSQL begins with its length.
+        0 => return Some("sign in".to_owned()),
+        b'{' | b'Q' => sent,
+        b'P' => {
+            let end = sent.windows(4).position(|four| four == b"\r\n\r\n")?;
+            sent.get(end + 4..).filter(|body| !body.is_empty())?
+        }
+        _ => return None,
+    };
+    let text = String::from_utf8_lossy(body);
+    Some(text.split('"').nth(1).unwrap_or("nothing").to_owned())
 }
 
 fn parent(path: &str) -> String {
@@ -274,6 +296,10 @@ impl Examiner<'_> {
             libc::SYS_close => {
                 path = self.descriptor(first);
                 self.unlocks(first, &path)
+            }
+            libc::SYS_sendto => {
+                path = asked(&bytes_at(self.pid, second, third))?.into();
+                vec![Access::changes(Object::Server)]
             }
             libc::SYS_exit_group => self.ends(),
             libc::SYS_kill | libc::SYS_tgkill if second == 0 => {
@@ -512,6 +538,7 @@ fn name_of(number: i64) -> &'static str {
         libc::SYS_pidfd_send_signal => "pidfd_send_signal",
         libc::SYS_wait4 | libc::SYS_waitid => "wait",
         libc::SYS_exit_group => "exit",
+        libc::SYS_sendto => "ask",
         libc::SYS_ppoll => "poll",
         _ => "access",
     }

@@ -6,13 +6,14 @@
 //! next one is left out. So is one at which everything has happened that happened in another trial, in the same order
 //! wherever that can matter. Of processes that are started in the same way, the first one begins first.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use crate::calls::{Access, Object};
 use crate::flaws::Flaw;
 use crate::scenario::{Place, Scenario, Schedule, Step, Trial};
+use crate::tried::Tried;
 
 /// What was seen in all trials of a scenario.
 #[derive(Default)]
@@ -47,26 +48,6 @@ struct Parent {
     schedule: Schedule,
     preemptions: usize,
     steps: Vec<Rc<Step>>,
-}
-
-/// Each different step of all trials, once: of many trials all steps are kept.
-#[derive(Default)]
-struct Steps(HashSet<Rc<Step>>);
-
-impl Steps {
-    fn of(&mut self, trial: &mut Trial) -> Vec<Rc<Step>> {
-        let steps = std::mem::take(&mut trial.steps).into_iter();
-        steps.map(|step| self.shared(step)).collect()
-    }
-
-    fn shared(&mut self, step: Step) -> Rc<Step> {
-        if let Some(known) = self.0.get(&step) {
-            return Rc::clone(known);
-        }
-        let step = Rc::new(step);
-        self.0.insert(Rc::clone(&step));
-        step
-    }
 }
 
 pub fn show(schedule: &[(usize, String)]) -> String {
@@ -218,13 +199,12 @@ pub fn explore(
     scenario: &Scenario,
     bounds: &Bounds,
     flaw: Option<Flaw>,
+    tried: &mut Tried,
 ) -> Explored {
     let mut explored = Explored::default();
     let mut order = Order(0x9e37_79b9_7f4a_7c15);
     place.prepare(scenario);
-    let mut all = Steps::default();
-    let mut first = place.trial(scenario, &[], flaw, false);
-    let steps = all.of(&mut first);
+    let (steps, first) = tried.trial(&[], || place.trial(scenario, &[], flaw, false));
     explored.note(&[], &[], &steps, &first);
     // Those with few preemptions first.
     let mut known = Known::default();
@@ -277,8 +257,8 @@ pub fn explore(
                 }
                 let mut schedule = parent.schedule.clone();
                 schedule.push((at, other.clone()));
-                let mut trial = place.trial(scenario, &schedule, flaw, false);
-                let steps = all.of(&mut trial);
+                let run = || place.trial(scenario, &schedule, flaw, false);
+                let (steps, trial) = tried.trial(&schedule, run);
                 explored.note(&schedule, &parent.steps[..at], &steps, &trial);
                 known.note(&steps, at, preemptions);
                 let meanwhile = steps.iter().skip(at);
@@ -303,6 +283,75 @@ pub fn explore(
                 }
             }
         }
+    }
+    explored
+}
+
+/// So many orders, each with another process that goes on at a random moment of one before, up to the bound.
+pub fn sample(
+    place: &Place,
+    scenario: &Scenario,
+    bounds: &Bounds,
+    flaw: Option<Flaw>,
+    seed: u64,
+) -> Explored {
+    let mut explored = Explored {
+        cut: true,
+        ..Explored::default()
+    };
+    let mut order = Order(seed | 1);
+    place.prepare(scenario);
+    let mut tried = Tried::default();
+    let mut parents: Vec<Vec<Parent>> = (0..=bounds.preemptions).map(|_| Vec::new()).collect();
+    let (steps, first) = tried.trial(&[], || place.trial(scenario, &[], flaw, false));
+    explored.note(&[], &[], &steps, &first);
+    let mut known = Known::default();
+    known.note(&steps, 0, 0);
+    parents[0].push(Parent {
+        schedule: Vec::new(),
+        preemptions: 0,
+        steps,
+    });
+    // Of a few calls there are not so many orders.
+    for _ in 0..bounds.trials * 4 {
+        let is_over = explored.trials == bounds.trials;
+        if is_over || (bounds.stops_at_fault && !explored.faults.is_empty()) {
+            break;
+        }
+        let some = &parents[order.below(bounds.preemptions + 1)];
+        if some.is_empty() {
+            continue;
+        }
+        let parent = &some[order.below(some.len())];
+        let from = parent.schedule.last().map_or(0, |(number, _)| number + 1);
+        if from >= parent.steps.len() {
+            continue;
+        }
+        let at = from + order.below(parent.steps.len() - from);
+        let step = &parent.steps[at];
+        let others: Vec<&String> = step.ready.iter().filter(|o| **o != step.chosen).collect();
+        let preemptions = parent.preemptions + usize::from(step.goes_on);
+        if others.is_empty() || preemptions > bounds.preemptions {
+            continue;
+        }
+        let other = others[order.below(others.len())];
+        if starts_before_its_like(scenario, &parent.steps[..at], other)
+            || known.has(histories(&parent.steps)[at], other, preemptions)
+        {
+            explored.left_out += 1;
+            continue;
+        }
+        let mut schedule = parent.schedule.clone();
+        schedule.push((at, other.clone()));
+        let run = || place.trial(scenario, &schedule, flaw, false);
+        let (steps, trial) = tried.trial(&schedule, run);
+        explored.note(&schedule, &parent.steps[..at], &steps, &trial);
+        known.note(&steps, at, preemptions);
+        parents[preemptions].push(Parent {
+            schedule,
+            preemptions,
+            steps,
+        });
     }
     explored
 }

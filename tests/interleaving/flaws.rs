@@ -8,6 +8,8 @@ use libc::user_regs_struct as Registers;
 use nix::unistd::Pid;
 
 use crate::calls::{Call, Object};
+use crate::tracee::bytes_at;
+use crate::tracer::write_memory;
 
 pub enum Change {
     /// The call is not made, and returns this.
@@ -60,6 +62,60 @@ fn number_of_another(call: &Call) -> Option<u64> {
     let number = |name| Some(open.with_file_name(name).metadata().ok()?.ino());
     (call.path.metadata().ok()?.ino() == number("innocent.lock")?).then(|| number("a.lock"))?
 }
+
+/// Writes another word of the same length into a request, which is sent then.
+fn write_instead(call: &Call, pid: Pid, word: &str, other: &str) {
+    if call.number() != libc::SYS_sendto {
+        return;
+    }
+    let sent = bytes_at(pid, call.registers.rsi, call.registers.rdx);
+    let found = sent
+        .windows(word.len())
+        .position(|part| part == word.as_bytes());
+    if let Some(at) = found {
+        write_memory(pid, call.registers.rsi + at as u64, other.as_bytes());
+    }
+}
+
+/// Of requests to servers.
+pub const FLAWS_OF_REQUESTS: [Flaw; 4] = [
+    Flaw {
+        name: "a transaction on etcd has no condition",
+        scenarios: &["etcd-run-run"],
+        change: |call, pid, _, _| {
+            write_instead(call, pid, r#"{"compare":"#, r#"{"cOmpare":"#);
+            None
+        },
+    },
+    Flaw {
+        name: "a transaction on PostgreSQL has no condition",
+        scenarios: &["postgres-run-run"],
+        change: |call, pid, _, _| {
+            write_instead(call, pid, r#""if":"#, r#""iF":"#);
+            None
+        },
+    },
+    Flaw {
+        name: "a lease on etcd has no condition",
+        scenarios: &["etcd-run-acquire"],
+        change: |call, pid, words, _| {
+            if words.starts_with("acquire") {
+                write_instead(call, pid, r#"{"compare":"#, r#"{"cOmpare":"#);
+            }
+            None
+        },
+    },
+    Flaw {
+        name: "a lease on PostgreSQL has no condition",
+        scenarios: &["postgres-run-acquire"],
+        change: |call, pid, words, _| {
+            if words.starts_with("acquire") {
+                write_instead(call, pid, r#""if":"#, r#""iF":"#);
+            }
+            None
+        },
+    },
+];
 
 pub const FLAWS: [Flaw; 16] = [
     Flaw {

@@ -2,7 +2,10 @@
 //! in vain, nothing is left, and what is said is true.
 //!
 //! By default 20 orders of each scenario are tried, with one preemption at most. `INTERLEAVING_PREEMPTIONS=2` tries all
-//! with two, `INTERLEAVING_TRIALS=N` so many of them, `INTERLEAVING_ONLY=NAME,NAME` some scenarios.
+//! with two, `INTERLEAVING_TRIALS=N` so many of them, `INTERLEAVING_ONLY=NAME,NAME` some scenarios. Those of three
+//! processes have one preemption at most, or `INTERLEAVING_PREEMPTIONS_OF_THREE`. `INTERLEAVING_SEED` chooses the random
+//! ones.
+//! `INTERLEAVING_DONE=DIRECTORY` keeps what was tried there, and goes on with it when it is started again.
 //! `INTERLEAVING_REPLAY='NAME SCHEDULE'` and the test `replay` run one schedule and print each step of it.
 //! What they come to is in `outcomes.txt`, and how that is said in `wording.txt`.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -20,27 +23,43 @@
 )]
 
 mod calls;
+// Some of what the tests of servers share.
+#[allow(dead_code)]
+#[path = "../cluster/cluster.rs"]
+mod cluster;
 mod exploration;
 mod flaws;
 #[path = "../harness/mod.rs"]
 mod harness;
+#[allow(dead_code)]
+#[path = "../cluster/network.rs"]
+mod network;
 mod outcomes;
+#[allow(dead_code)]
+#[path = "../cluster/postgres.rs"]
+mod postgres;
 mod scenario;
+#[allow(dead_code, unused_macros, unused_imports)]
+#[path = "../cluster/scene.rs"]
+mod scene;
 mod scheduler;
 mod start;
 mod tracee;
 #[path = "../tracer/mod.rs"]
 mod tracer;
+mod tried;
 
 use std::env;
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use calls::IN_SECTION;
-use exploration::{Bounds, explore};
-use flaws::{FLAWS, Flaw};
+use exploration::{Bounds, Explored, explore, sample};
+use flaws::{FLAWS, FLAWS_OF_REQUESTS, Flaw};
 use outcomes::Expected;
 use scenario::{Place, Scenario, Schedule, Step, scenarios};
+use tried::{Done, Tried};
 
 /// Calls something for each of these on each processor: trials of one scheduler share one.
 fn for_each_on_all_processors<T: Sync>(items: &[T], act: impl Fn(&T, &Place) + Sync) {
@@ -72,22 +91,38 @@ fn chosen(processes: usize) -> Vec<Scenario> {
     let mut scenarios = scenarios();
     scenarios.retain(|scenario| match &only {
         Some(only) => only.split(',').any(|name| name == scenario.name),
-        None => scenario.processes.len() == processes,
+        None => scenario.processes.len() == processes && scenario.engine.is_none(),
     });
     scenarios
 }
 
 fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
-    let bounds = Bounds {
-        preemptions,
-        trials,
-        stops_at_fault: false,
-    };
+    judge_all(scenarios, preemptions, |place, scenario, tried| {
+        let bounds = Bounds {
+            preemptions,
+            trials,
+            stops_at_fault: false,
+        };
+        explore(place, scenario, &bounds, None, tried)
+    });
+}
+
+fn judge_all(
+    scenarios: &[Scenario],
+    preemptions: usize,
+    explore: impl Fn(&Place, &Scenario, &mut Tried) -> Explored + Sync,
+) {
     let faults = Mutex::new(String::new());
     let expected = Expected::new();
+    let done = Done::in_directory(env::var_os("INTERLEAVING_DONE").map(PathBuf::from));
     for_each_on_all_processors(scenarios, |scenario, place| {
+        if let Some(said) = done.explored(scenario, preemptions) {
+            println!("done before: {said}");
+            return;
+        }
         let began = std::time::Instant::now();
-        let explored = explore(place, scenario, &bounds, None);
+        let mut tried = done.begin(scenario, preemptions);
+        let explored = explore(place, scenario, &mut tried);
         let outcomes: Vec<_> = explored
             .outcomes
             .iter()
@@ -99,14 +134,14 @@ fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
                 format!("{} × {count}", codes.join("/"))
             })
             .collect();
-        println!(
+        let said = format!(
             "{:24} {:6} schedules{} of {:3} calls, {} left out, {:4.0} in a second, {} not replayed, {} faulty: {}",
             scenario.name,
             explored.trials,
             if explored.cut { " (cut)" } else { "" },
             explored.steps / explored.trials,
             explored.left_out,
-            explored.trials as f64 / began.elapsed().as_secs_f64(),
+            (explored.trials - tried.read) as f64 / began.elapsed().as_secs_f64(),
             explored.not_replayed.len(),
             explored
                 .faults
@@ -115,6 +150,7 @@ fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
                 .sum::<usize>(),
             outcomes.join(", "),
         );
+        println!("{said}");
         let mut text = String::new();
         for (fault, (count, schedule)) in &explored.faults {
             let name = &scenario.name;
@@ -142,6 +178,9 @@ fn explore_all(scenarios: &[Scenario], preemptions: usize, trials: usize) {
             )
             .unwrap();
         }
+        if text.is_empty() && !explored.cut {
+            done.end(scenario, preemptions, &said);
+        }
         faults.lock().unwrap().push_str(&text);
     });
     let faults = faults.into_inner().unwrap();
@@ -165,7 +204,70 @@ fn no_order_of_the_calls_of_two_processes_breaks_a_promise() {
 #[test]
 fn no_order_of_the_calls_of_three_processes_breaks_a_promise() {
     let (_, trials) = bounds();
-    explore_all(&chosen(3), 1, trials);
+    let preemptions = number("INTERLEAVING_PREEMPTIONS_OF_THREE").unwrap_or(1);
+    explore_all(&chosen(3), preemptions, trials);
+}
+
+/// Those with two preemptions are too many to try all of them each time.
+#[test]
+#[ignore = "runs for a minute"]
+fn no_random_order_with_two_preemptions_breaks_a_promise() {
+    let seed = number("INTERLEAVING_SEED").unwrap_or(1);
+    let bounds = Bounds {
+        preemptions: 2,
+        trials: number("INTERLEAVING_TRIALS").unwrap_or(25),
+        stops_at_fault: false,
+    };
+    let scenarios = [chosen(2), chosen(3)].concat();
+    judge_all(&scenarios, 2, |place, scenario, _| {
+        sample(place, scenario, &bounds, None, seed as u64)
+    });
+}
+
+#[test]
+#[ignore = "needs etcd and PostgreSQL (apt: etcd-server etcd-client postgresql), and runs for a minute"]
+fn no_order_of_the_requests_of_two_processes_to_a_server_breaks_a_promise() {
+    let (preemptions, trials) = bounds();
+    let mut scenarios = chosen(2);
+    if env::var_os("INTERLEAVING_ONLY").is_none() {
+        scenarios = scenario::scenarios();
+    }
+    scenarios.retain(|scenario| scenario.engine.is_some());
+    // Started here: a thread of the scheduler has one processor.
+    let _servers = (cluster::shared(), cluster::shared_postgres());
+    explore_all(&scenarios, preemptions, trials);
+}
+
+/// The second exploration runs only what the first one had not, and comes to the same as one that is not ended.
+#[test]
+fn exploration_that_was_ended_goes_on_where_it_was() {
+    with_scenario("run-run", |scenario, place| {
+        let room = tempfile::tempdir().unwrap();
+        let file = room.path().join("tried");
+        let up_to = |trials: usize, of: &str| {
+            let bounds = Bounds {
+                preemptions: 2,
+                trials,
+                stops_at_fault: false,
+            };
+            let mut tried = Tried::in_file(&file, of);
+            let explored = explore(place, scenario, &bounds, None, &mut tried);
+            (tried.read, explored)
+        };
+        assert_eq!(up_to(15, "this program").0, 0);
+        // It was killed while it wrote.
+        let mut text = std::fs::read(&file).unwrap();
+        text.truncate(text.len() - 10);
+        std::fs::write(&file, &text).unwrap();
+        let (read, explored) = up_to(40, "this program");
+        assert_eq!((read, explored.trials), (14, 40));
+        let (read, again) = up_to(40, "this program");
+        assert_eq!(read, 40);
+        assert_eq!(again.outcomes, explored.outcomes);
+        assert_eq!(again.said, explored.said);
+        assert_eq!(again.left_out, explored.left_out);
+        assert_eq!(up_to(5, "another program").0, 0);
+    });
 }
 
 /// The steps at which one process is about to make a call, in order, and another one goes on instead.
@@ -309,35 +411,63 @@ fn innocent_that_begins_while_the_work_of_another_hold_is_ended_gets_no_signal()
 
 #[test]
 fn each_planted_flaw_is_found() {
-    let only = env::var("INTERLEAVING_FLAW").ok();
-    let flaws: Vec<Flaw> = FLAWS
-        .into_iter()
-        .filter(|flaw| only.as_ref().is_none_or(|only| only == flaw.name))
-        .collect();
     let bounds = Bounds {
         preemptions: 1,
         // The hardest one needs about 450, and some more or fewer for each user and machine.
         trials: number("INTERLEAVING_TRIALS").unwrap_or(1_000),
         stops_at_fault: true,
     };
+    find_each(&FLAWS, |place, scenario, flaw| {
+        explore(place, scenario, &bounds, Some(flaw), &mut Tried::default())
+    });
+}
+
+#[test]
+#[ignore = "runs for minutes"]
+fn each_planted_flaw_is_found_by_random_orders_with_two_preemptions() {
+    let bounds = Bounds {
+        preemptions: 2,
+        trials: number("INTERLEAVING_TRIALS").unwrap_or(3_000),
+        stops_at_fault: true,
+    };
+    let seed = number("INTERLEAVING_SEED").unwrap_or(1);
+    find_each(&FLAWS, |place, scenario, flaw| {
+        sample(place, scenario, &bounds, Some(flaw), seed as u64)
+    });
+}
+
+#[test]
+#[ignore = "needs etcd and PostgreSQL (apt: etcd-server etcd-client postgresql)"]
+fn each_planted_flaw_of_requests_is_found() {
+    let bounds = Bounds {
+        preemptions: 2,
+        trials: 200,
+        stops_at_fault: true,
+    };
+    let _servers = (cluster::shared(), cluster::shared_postgres());
+    find_each(&FLAWS_OF_REQUESTS, |place, scenario, flaw| {
+        explore(place, scenario, &bounds, Some(flaw), &mut Tried::default())
+    });
+}
+
+fn find_each(flaws: &[Flaw], explore: impl Fn(&Place, &Scenario, Flaw) -> Explored + Sync) {
+    let only = env::var("INTERLEAVING_FLAW").ok();
+    let mut flaws = flaws.to_vec();
+    flaws.retain(|flaw| only.as_ref().is_none_or(|only| only == flaw.name));
     let (expected, missed) = (Expected::new(), Mutex::new(Vec::new()));
     for_each_on_all_processors(&flaws, |flaw, place| {
         let mut trials = 0;
         for name in flaw.scenarios {
             let scenario = scenarios().into_iter().find(|found| found.name == *name);
             let scenario = scenario.unwrap_or_else(|| panic!("{name}"));
-            let explored = explore(place, &scenario, &bounds, Some(*flaw));
+            let explored = explore(place, &scenario, *flaw);
             trials += explored.trials;
-            if let Some((fault, (_, schedule))) = explored.faults.first_key_value() {
+            let fault = explored.faults.first_key_value();
+            let fault = fault.map(|(fault, (_, schedule))| (fault.clone(), schedule.clone()));
+            let miss = || expected.misses(&scenario, &explored).into_iter().next();
+            if let Some((fault, schedule)) = fault.or_else(miss) {
                 println!(
                     "{}: {trials} schedules, `{name} {schedule}`: {fault}",
-                    flaw.name
-                );
-                return;
-            }
-            if let Some((miss, schedule)) = expected.misses(&scenario, &explored).first() {
-                println!(
-                    "{}: {trials} schedules, `{name} {schedule}`: {miss}",
                     flaw.name
                 );
                 return;
@@ -363,6 +493,7 @@ fn replay() {
     let flaw = env::var("INTERLEAVING_FLAW").ok();
     let flaw = FLAWS
         .into_iter()
+        .chain(FLAWS_OF_REQUESTS)
         .find(|found| Some(found.name) == flaw.as_deref());
     for_each_on_all_processors(&scenario, |scenario, place| {
         place.prepare(scenario);

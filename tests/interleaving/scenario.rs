@@ -1,5 +1,6 @@
 //! Pairs of invocations on one store, and what must be true after each order of their calls.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -7,9 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::calls::{Access, Call};
+use crate::cluster::On;
 use crate::flaws::Flaw;
 use crate::harness;
+use crate::scene::Engine;
 use crate::scheduler::{COMMAND, Scheduler, seccomp_filter};
 use crate::start::Launcher;
 
@@ -32,12 +37,19 @@ pub struct Scenario {
     in_order: bool,
     /// How long all may sleep.
     time: Duration,
+    /// The server that has the store.
+    pub engine: Option<Engine>,
 }
 
 impl Scenario {
     /// Whether all processes of it are under the scheduler.
     pub fn is_closed(&self) -> bool {
-        self.before_each.is_empty()
+        self.before_each.is_empty() && self.engine.is_none()
+    }
+
+    /// How long to wait for what is not.
+    fn patience(&self) -> Duration {
+        Duration::from_millis(if self.engine.is_some() { 2_000 } else { 0 })
     }
 
     /// `SCENARIO PROCESS VERB`.
@@ -73,6 +85,12 @@ fn numbers(text: &str) -> Vec<i32> {
         .collect()
 }
 
+fn engine_of(text: &str) -> Engine {
+    let named = |engine: &Engine| format!("{engine:?}").eq_ignore_ascii_case(text);
+    let engines = [Engine::Etcd, Engine::Postgres];
+    engines.into_iter().find(named).unwrap()
+}
+
 pub fn scenarios() -> Vec<Scenario> {
     let mut scenarios: Vec<Scenario> = Vec::new();
     for line in include_str!("scenarios.txt").lines().map(str::trim) {
@@ -94,6 +112,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 never: Vec::new(),
                 in_order: false,
                 time: Duration::ZERO,
+                engine: None,
             });
             continue;
         }
@@ -114,6 +133,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 scenario.never = value.split(';').map(outcome).collect();
             }
             "in order" => scenario.in_order = value == "yes",
+            "store" => scenario.engine = Some(engine_of(value)),
             "time" => scenario.time = Duration::from_millis(value.parse().unwrap()),
             _ => {
                 assert_eq!(key.len(), 1, "{line}");
@@ -132,7 +152,12 @@ fn no_two_scenarios_are_the_same() {
         let mut processes = scenario.processes.clone();
         processes.sort();
         let same = known.insert(
-            (&scenario.prepare, &scenario.before_each, processes),
+            (
+                &scenario.prepare,
+                &scenario.before_each,
+                processes,
+                scenario.engine.map(|engine| engine as u8),
+            ),
             &scenario.name,
         );
         assert_eq!(same, None, "{}", scenario.name);
@@ -146,10 +171,12 @@ const DIRECTORIES: [&str; 2] = ["s", "p"];
 pub struct Place {
     root: PathBuf,
     launcher: Launcher,
+    /// The store of the trial, if a server has it.
+    on: RefCell<Option<On>>,
 }
 
 /// A point at which a process was chosen.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Step {
     pub ready: Vec<String>,
     pub chosen: String,
@@ -159,8 +186,9 @@ pub struct Step {
     pub accesses: Vec<Access>,
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Trial {
+    #[serde(skip)]
     pub steps: Vec<Step>,
     pub codes: Vec<Option<i32>>,
     pub faults: Vec<String>,
@@ -170,6 +198,7 @@ pub struct Trial {
     pub diverged: bool,
     pub planted: usize,
     /// With what each step did, if that was asked for.
+    #[serde(skip)]
     pub log: Vec<String>,
 }
 
@@ -181,7 +210,8 @@ impl Place {
         let root = root.canonicalize().unwrap();
         fs::create_dir(root.join("home")).unwrap();
         let launcher = Launcher::new(seccomp_filter());
-        Self { root, launcher }
+        let on = RefCell::new(None);
+        Self { root, launcher, on }
     }
 
     fn shell(&self, script: &str) -> Command {
@@ -195,11 +225,15 @@ impl Place {
     }
 
     fn set_environment(&self, command: &mut Command) {
+        let store = match &*self.on.borrow() {
+            Some(on) => on.dir.clone().into(),
+            None => self.root.join("s"),
+        };
         command
             .current_dir(&self.root)
             .env_clear()
             .env("HOME", self.root.join("home"))
-            .env("ONEHOLD_DIR", self.root.join("s"))
+            .env("ONEHOLD_DIR", store)
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("TZ", "UTC")
             .env("O", harness::program())
@@ -275,6 +309,8 @@ impl Place {
                 let _ = fs::remove_dir_all(&made);
             }
         }
+        // Below a prefix of its own.
+        *self.on.borrow_mut() = scenario.engine.map(On::of);
         if !scenario.before_each.is_empty() {
             self.script(&scenario.before_each);
         }
@@ -300,7 +336,7 @@ impl Place {
                         .push(format!("      time passes: {}", scheduler.states()));
                 }
                 // What is not under the scheduler has its own time.
-                if !scenario.is_closed() && scheduler.waits_for_others() {
+                if !scenario.is_closed() && scheduler.waits_for_others(scenario.patience()) {
                     continue;
                 }
                 let states = scheduler.states();
@@ -381,7 +417,14 @@ impl Place {
     fn judge(&self, scenario: &Scenario, trial: &mut Trial) {
         for (number, code) in trial.codes.iter().enumerate() {
             let said = fs::read_to_string(self.root.join(format!("out.{number}")));
-            let said = without_details(&said.unwrap(), &self.root);
+            let mut said = said.unwrap();
+            if let Some(on) = &*self.on.borrow() {
+                // In a command it is quoted, if it has to be.
+                let store = format!("{}/s", self.root.display());
+                said = said.replace(&format!("'{}'", on.dir), &store);
+                said = said.replace(&on.dir, &store);
+            }
+            let said = without_details(&said, &self.root);
             let allowed = &scenario.codes[number];
             if !code.is_some_and(|code| allowed.contains(&code)) {
                 let verb = scenario.processes[number].join(" ");
@@ -404,6 +447,15 @@ impl Place {
         let mut left = Vec::new();
         list(&self.root.join("s"), "", &mut left);
         list(&self.root.join("p"), "../p/", &mut left);
+        // Of etcd, behind the prefix.
+        let behind = |key: String| key.rsplit("//").next().map(str::to_owned);
+        let on_server = self
+            .on
+            .borrow()
+            .iter()
+            .flat_map(On::left)
+            .collect::<Vec<_>>();
+        left.extend(on_server.into_iter().filter_map(behind));
         let own = [
             ".onehold/",
             ".onehold/last",

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use libc::user_regs_struct as Registers;
 use nix::errno::Errno;
@@ -17,7 +17,7 @@ use crate::flaws::{Change, Flaw};
 use crate::start::{Launcher, OF_LAUNCHER, Start};
 use crate::tracee::{
     Sleep, end_at_once, end_by_signal, has_signal, hide_vdso, is_free, open_path, polls_now, send,
-    show_as_running, signaled, thread_group,
+    show_as_running, signaled, thread_group, wait_for_answer,
 };
 use crate::tracer::{Event, Tracees, Until, file_number_of, memory, write_memory};
 
@@ -45,6 +45,8 @@ enum Return {
     Stat(u64),
     /// A file was asked for, and is to have this number.
     Number(u64),
+    /// A server was asked by this socket.
+    Answer(u64),
 }
 
 struct Task {
@@ -343,11 +345,19 @@ impl<'a> Scheduler<'a> {
         true
     }
 
-    /// Whether a process that is not under this scheduler has woken one.
-    pub fn waits_for_others(&mut self) -> bool {
-        std::thread::sleep(Duration::from_millis(5));
-        self.settle();
-        self.has_ended() || !self.ready().is_empty()
+    /// Whether a process that is not under this scheduler wakes one within this time.
+    pub fn waits_for_others(&mut self, within: Duration) -> bool {
+        let began = Instant::now();
+        loop {
+            std::thread::sleep(Duration::from_millis(5));
+            self.settle();
+            if self.has_ended() || !self.ready().is_empty() {
+                return true;
+            }
+            if began.elapsed() >= within {
+                return false;
+            }
+        }
     }
 
     /// What each process does, for a message.
@@ -641,7 +651,8 @@ impl<'a> Scheduler<'a> {
             libc::SYS_poll => registers.rdx as i32 != 0,
             // A pipe and the like; a read of a file in /proc only seems to sleep.
             libc::SYS_read => call.is_none() && !open_path(task.pid, registers.rdi).is_absolute(),
-            libc::SYS_select
+            libc::SYS_recvfrom
+            | libc::SYS_select
             | libc::SYS_pselect6
             | libc::SYS_futex
             | libc::SYS_pause
@@ -662,6 +673,10 @@ impl<'a> Scheduler<'a> {
                     && call.path.ends_with("stat") =>
             {
                 task.at_return = Some(Return::Stat(registers.rsi));
+                let _ = ptrace::syscall(task.pid, None);
+            }
+            Some(_) if number == libc::SYS_sendto => {
+                task.at_return = Some(Return::Answer(registers.rdi));
                 let _ = ptrace::syscall(task.pid, None);
             }
             _ => {
@@ -700,6 +715,8 @@ impl<'a> Scheduler<'a> {
                     write_memory(task.pid, address, &number.to_ne_bytes());
                 }
             }
+            // Asked and answered is one step.
+            Some(Return::Answer(socket)) => wait_for_answer(task.pid, socket),
             None => {}
         }
         let _ = ptrace::cont(task.pid, None);

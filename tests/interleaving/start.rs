@@ -153,7 +153,12 @@ extern "C" fn launch(own: *mut c_void) -> c_int {
         let requests = own.requests.as_raw_fd();
         let mut address = 0_usize;
         let size = size_of::<usize>();
-        while libc::recv(requests, (&raw mut address).cast(), size, 0) == size.cast_signed() {
+        let request = libc::iovec {
+            iov_base: (&raw mut address).cast(),
+            iov_len: size,
+        };
+        // A traced process stops before recv(2) and send(2).
+        while libc::readv(requests, &raw const request, 1) == size.cast_signed() {
             let pid = if is_ready {
                 let flags = libc::CLONE_PARENT | libc::CLONE_VM | libc::CLONE_VFORK;
                 let top = own.stack.as_mut_ptr().add(STACK_BYTES).cast();
@@ -161,7 +166,11 @@ extern "C" fn launch(own: *mut c_void) -> c_int {
             } else {
                 -1
             };
-            libc::send(requests, (&raw const pid).cast(), size_of::<c_int>(), 0);
+            let answer = libc::iovec {
+                iov_base: (&raw const pid).cast_mut().cast(),
+                iov_len: size_of::<c_int>(),
+            };
+            libc::writev(requests, &raw const answer, 1);
         }
         libc::syscall(libc::SYS_exit, 0);
     }

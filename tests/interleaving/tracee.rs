@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,33 @@ pub fn text_at(pid: Pid, address: u64) -> String {
         bytes.extend(part);
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// So many bytes of a process.
+pub fn bytes_at(pid: Pid, address: u64, length: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length.min(1 << 20) as usize];
+    memory(pid, address, &mut bytes).map_or_else(Vec::new, |()| bytes)
+}
+
+/// Returns once a socket of a process has something to be read, or nothing has come for long.
+pub fn wait_for_answer(pid: Pid, descriptor: u64) {
+    let process = thread_group(pid).and_then(rustix::process::Pid::from_raw);
+    let none = rustix::process::PidfdFlags::empty();
+    let Some(Ok(process)) = process.map(|pid| rustix::process::pidfd_open(pid, none)) else {
+        return;
+    };
+    let none = rustix::process::PidfdGetfdFlags::empty();
+    let descriptor = (descriptor as u32).cast_signed();
+    let Ok(socket) = rustix::process::pidfd_getfd(process, descriptor, none) else {
+        return;
+    };
+    let mut polled = libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one structure, which lives.
+    unsafe { libc::poll(&raw mut polled, 1, 5_000) };
 }
 
 /// Whether a timeout is zero.
@@ -229,7 +257,7 @@ impl Sleep {
 
 /// Calls in which a process waits for something. In others, such as munmap(2), it may sleep for a moment and goes on
 /// by itself.
-const SLEEPING: [i64; 13] = [
+const SLEEPING: [i64; 14] = [
     libc::SYS_wait4,
     libc::SYS_waitid,
     libc::SYS_read,
@@ -243,4 +271,5 @@ const SLEEPING: [i64; 13] = [
     libc::SYS_clone3,
     libc::SYS_vfork,
     libc::SYS_restart_syscall,
+    libc::SYS_recvfrom,
 ];
