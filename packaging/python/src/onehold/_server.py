@@ -9,10 +9,13 @@ import io
 import itertools
 import json
 import os
+import select
 import subprocess
 import threading
+import time
+from collections import deque
 from contextlib import suppress
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, cast
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple, cast
 
 from onehold._options import Name
 from onehold._program import find_program, not_started
@@ -32,6 +35,9 @@ _local = threading.local()
 
 # Atomic for a pipe, so that the requests of several threads are not mixed (pipe(7)).
 PIPE_BUF = 4096
+
+# How long a thread that waits for an answer reads it itself, in milliseconds.
+READS_FOR = 50
 
 
 class Pipe(io.FileIO):
@@ -73,7 +79,10 @@ def new_caller() -> int:
 
 
 class Server:
-    """A process `onehold hold --serve`. Its answers are read by a thread, which calls `receive` of each request."""
+    """A process `onehold hold --serve`. Its answers are read by a thread, which calls `receive` of each request.
+
+    A thread that waits for an answer reads it itself, unless another one reads: no other thread has to be woken then.
+    """
 
     def __init__(self, program: Optional[Name], identity: Tuple[Any, ...]) -> None:
         self.identity = identity
@@ -86,6 +95,12 @@ class Server:
         self._is_retired = False
         self._is_closed = False
         self.reader: Optional[int] = None
+        # Who reads: a list with the number of its thread.
+        self._reading: Dict[int, List[int]] = {}
+        # What was read and not told, and of that the lines.
+        self._parts: Deque[bytes] = deque()
+        self._lines: Deque[bytes] = deque()
+        self._rest = b""
         path = find_program(program)
         with _guard:
             stdin, kept_open = os.pipe()
@@ -108,6 +123,15 @@ class Server:
                 raise not_started(path, error) from error
             finally:
                 os.close(stdin)
+        self._stdout = cast("io.FileIO", self.process.stdout)
+        self._watch: Any = None
+        if hasattr(select, "epoll"):
+            os.set_blocking(self._stdout.fileno(), False)
+            # What wakes the thread: an answer while nobody else reads, or, of a pipe that is always writable, what
+            # another one has read and not told.
+            self._watch = select.epoll()
+            self._watch.register(self._stdout.fileno(), select.EPOLLIN)
+            self._watch.register(self._stdin.fileno(), 0)
         _servers.add(self)
         # Not `threading.Thread`: the handler of a signal may come while that has the lock of all threads.
         _thread.start_new_thread(self._read, ())
@@ -153,43 +177,134 @@ class Server:
         self._is_closed = True
         _close(self._stdin)
 
-    def _answers(self) -> Iterator[Answer]:
-        stdout = cast("io.FileIO", self.process.stdout)
-        rest = b""
-        while True:
-            try:
-                part = os.read(stdout.fileno(), 65536)
-            except (OSError, ValueError):
-                part = b""
-            if not part:
+    def _read_part(self) -> None:
+        # One call: the handler of a signal comes before or after, and what was read is not lost.
+        with suppress(BlockingIOError):
+            self._parts.extend(map(os.read, (self._stdout.fileno(),), (65536,)))
+
+    def read_own(self, number: int, is_over: Callable[[], bool]) -> None:
+        """Reads the answer to a request in the thread that waits for it, for a short time. Then the other one does."""
+        if self._watch is None:
+            return
+        own = [_thread.get_ident()]
+        try:
+            # In the handler of a signal, the code that it has interrupted may be reading.
+            if self._reading.setdefault(0, own)[0] != own[0]:
                 return
-            *lines, rest = (rest + part).split(b"\n")
-            for line in lines:
-                yield cast("Answer", json.loads(line))
+            self._reading[0] = own
+            self._watch.modify(self._stdout.fileno(), 0)
+            ready = select.poll()
+            ready.register(self._stdout.fileno(), select.POLLIN)
+            begins = b'{"id":%d,' % number
+            while not is_over() and self._reading.get(0) is own and ready.poll(READS_FOR):
+                self._read_part()
+                if not self._tell_own(begins):
+                    break
+        except (OSError, ValueError):
+            # The program has closed its descriptors. The other thread tells that.
+            pass
+        except BaseException:
+            self._let_read(own)
+            raise
+        finally:
+            self._let_read(own)
+
+    def _let_read(self, own: List[int]) -> None:
+        """Lets the other thread read."""
+        if self._reading.get(0) is own:
+            with suppress(OSError, ValueError):
+                self._watch.modify(self._stdout.fileno(), select.EPOLLIN)
+                if self._parts:
+                    self._watch.modify(self._stdin.fileno(), select.EPOLLOUT)
+            self._reading.pop(0, None)
+
+    def _tell_own(self, begins: bytes) -> bool:
+        """Tells the answer that has come, if there is no other one. The others are for the other thread to tell."""
+        if len(self._parts) != 1 or self._rest or self._lines:
+            return not self._parts
+        part = self._parts[0]
+        if not part.startswith(begins) or part.find(b"\n") != len(part) - 1:
+            return False
+        answer = cast("Answer", json.loads(part))
+        event = answer["event"]
+        try:
+            self._parts.remove(part)
+            self._tell(event, answer)
+        except BaseException:
+            # Ctrl-C, perhaps in the midst of it.
+            if part not in self._parts:
+                self._tell(event, answer)
+            raise
+        return True
+
+    def _await_part(self) -> bytes:
+        """What comes next; empty at the end."""
+        since: Tuple[Any, float] = (None, 0.0)
+        while not self._parts:
+            if self._watch is None:
+                self._read_part()
+                continue
+            own = [_thread.get_ident()]
+            for number, _ in self._watch.poll():
+                if number != self._stdout.fileno():
+                    # It may have been closed meanwhile.
+                    with suppress(OSError):
+                        self._watch.modify(number, 0)
+            reads = self._reading.setdefault(0, own)
+            if reads is own:
+                try:
+                    self._read_part()
+                finally:
+                    self._reading.pop(0, None)
+            elif not self._parts:
+                # It is about to read, or was ended by an exception.
+                if since[0] is not reads:
+                    since = (reads, time.monotonic())
+                elif time.monotonic() - since[1] > READS_FOR / 500:
+                    self._reading.pop(0, None)
+                time.sleep(0.001)
+        return self._parts.popleft()
 
     def _read(self) -> None:
-        self.reader = _thread.get_ident()
+        own = self.reader = _thread.get_ident()
         _local.is_reader = True
         try:
-            for answer in self._answers():
-                self._tell(answer["event"], answer)
-        except (ValueError, TypeError, KeyError):
-            # It is no onehold. It may print for ever and ignore that its stdin ends.
-            self.process.kill()
+            while self.reader == own:
+                if self._lines:
+                    answer = cast("Answer", json.loads(self._lines.popleft()))
+                    self._tell(answer["event"], answer)
+                    continue
+                part = self._await_part()
+                if not part:
+                    break
+                *lines, self._rest = (self._rest + part).split(b"\n")
+                self._lines.extend(lines)
+            else:
+                return
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            if not isinstance(error, OSError):
+                # It is no onehold. It may print for ever and ignore that its stdin ends.
+                self.process.kill()
         self._has_ended = True
         for program, server in list(_current.items()):
             if server is self:
                 _current.pop(program, None)
         self._close()
         self.status = self.process.wait()
-        with suppress(OSError):
-            cast("io.FileIO", self.process.stdout).close()
+        self._close_answers()
         _servers.discard(self)
         for number in list(self._waiting):
             receive = self._waiting.pop(number, None)
             self._forget(number)
             if receive is not None:
                 receive(None)
+
+    def _close_answers(self) -> None:
+        with suppress(OSError):
+            self._stdout.close()
+        if self._watch is not None:
+            with suppress(OSError):
+                self._watch.close()
 
     def _tell(self, event: str, answer: Answer) -> None:
         if event not in ("held", "failed", "lost", "released", "result"):
@@ -199,9 +314,9 @@ class Server:
         self.has_answered = True
         if receive is None:
             return
+        receive(answer)
         if event != "held":
             self._forget(answer["id"])
-        receive(answer)
         if self._is_retired and not self._waiting:
             self._close()
 
@@ -214,8 +329,7 @@ class Server:
         self._has_ended = True
         # It is no child of this process, so nothing here can wait for it.
         self.process.returncode = 0
-        with suppress(OSError):
-            cast("io.FileIO", self.process.stdout).close()
+        self._close_answers()
         for after_fork in list(self._after_fork.values()):
             after_fork()
 
@@ -302,6 +416,8 @@ class Claim:
 
     def answer(self) -> Optional[Answer]:
         """Waits for the answer. `None`: there is none."""
+        if self.server is not None:
+            self.server.read_own(self._number, lambda: self.is_held or self.has_ended)
         self._answered.acquire()
         self._answered.release()
         return self.first
@@ -312,11 +428,11 @@ class Claim:
         return ended and self.first is None and not self.is_forked and not self.has_let_go
 
     def _receive(self, answer: Optional[Answer]) -> None:
-        if answer is not None and answer["event"] == "held":
+        if answer is None or answer["event"] != "held":
+            self._end(answer)
+        elif not self.is_held:
             self.first, self.is_held = answer, True
             self._answered.release()
-            return
-        self._end(answer)
 
     def _end(self, answer: Optional[Answer]) -> None:
         if self.has_ended:
@@ -341,6 +457,7 @@ class Claim:
     def wait_for_end(self) -> None:
         # The collector may release a hold in the thread that reads the answers.
         if self.is_asked() and self.server is not None and self.server.reader != _thread.get_ident():
+            self.server.read_own(self._number, lambda: self.has_ended)
             with self._ended:
                 pass
 
