@@ -107,11 +107,11 @@ class Hold:
 
     def _take(self) -> None:
         try:
-            self._claim.ask(caller_of_thread())
+            self._claim.ask(caller_of_thread(), waits=True)
             held = self._claim.answer()
             while self._claim.was_too_late():
                 self._begin(Claim(self._claim.program, self._claim.tail))
-                self._claim.ask(caller_of_thread())
+                self._claim.ask(caller_of_thread(), waits=True)
                 held = self._claim.answer()
             if held is None or not self._claim.is_held:
                 raise not_held(self._claim, self.names)
@@ -125,13 +125,13 @@ class Hold:
             self._claim.wait_for_end()
             raise
 
-    def _let_go(self) -> None:
+    def _let_go(self, waits: bool = False) -> None:
         self._state.is_released = True
-        self._claim.let_go()
+        self._claim.let_go(waits)
 
     def release(self) -> None:
         """Releases the lock, and returns when it is free. A second call raises nothing."""
-        self._let_go()
+        self._let_go(waits=not sys.is_finalizing())
         if sys.is_finalizing():
             # The thread no longer runs. The process frees the lock all the same.
             return

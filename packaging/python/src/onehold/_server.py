@@ -74,11 +74,6 @@ def caller_of_thread() -> int:
     return number
 
 
-def is_reader() -> bool:
-    """Whether this thread reads the answers of a server, so that it must not wait for one: the collector runs anywhere."""
-    return getattr(_local, "is_reader", False)
-
-
 def new_caller() -> int:
     return next(_numbers)
 
@@ -146,10 +141,17 @@ class Server:
     def next_number(self) -> int:
         return next(self._ids)
 
-    def ask(self, number: int, tail: bytes, receive: Receive, after_fork: Callable[[], None]) -> bool:
+    def ask(
+        self,
+        number: int,
+        tail: bytes,
+        receive: Receive,
+        after_fork: Callable[[], None],
+        is_over: Optional[Callable[[], bool]],
+    ) -> bool:
         """Sends a request: what follows its number. `receive` is called with each answer, and with `None` at the end.
 
-        `False`: it has been retired meanwhile.
+        `is_over`: this thread waits until that is true. `False`: it has been retired meanwhile.
         """
         self._after_fork[number] = after_fork
         self._waiting[number] = receive
@@ -157,7 +159,7 @@ class Server:
         if self._is_closed and not self._has_ended:
             self._forget(number)
             return False
-        self._send(b'{"id":%d,%b}\n' % (number, tail))
+        self._send(number, b'{"id":%d,%b}\n' % (number, tail), is_over)
         if self._has_ended and self._waiting.pop(number, None) is not None:
             receive(None)
         return True
@@ -165,11 +167,17 @@ class Server:
     def has_to_answer(self, number: int) -> bool:
         return number in self._waiting
 
-    def release(self, number: int) -> None:
-        """Asks for the end of a hold or of a wait."""
-        self._send(b'{"id":%d,"command":"release"}\n' % number)
+    def release(self, number: int, is_over: Optional[Callable[[], bool]]) -> None:
+        """Asks for the end of a hold or of a wait. `is_over`: this thread waits until that is true."""
+        self._send(number, b'{"id":%d,"command":"release"}\n' % number, is_over)
 
-    def _send(self, line: bytes) -> None:
+    def _send(self, number: int, line: bytes, is_over: Optional[Callable[[], bool]]) -> None:
+        if is_over is not None and self._watch is not None:
+            self._send_and_read(number, line, is_over)
+        else:
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
         # The reader tells that it has ended. And the program may have closed all of its descriptors.
         with suppress(OSError, ValueError):
             os.write(self._stdin.fileno(), line)
@@ -189,17 +197,27 @@ class Server:
         with suppress(BlockingIOError):
             self._parts.extend(map(os.read, (self._stdout.fileno(),), (65536,)))
 
-    def read_own(self, number: int, is_over: Callable[[], bool]) -> None:
-        """Reads the answer to a request in the thread that waits for it, for a short time. Then the other one does."""
-        if self._watch is None:
-            return
+    def _send_and_read(self, number: int, line: bytes, is_over: Callable[[], bool]) -> None:
+        """Reads the answers in the thread that waits for one, for a short time. Then the other thread does."""
         own = [_thread.get_ident()]
         try:
             # In the handler of a signal, the code that it has interrupted may be reading.
-            if self._reading.setdefault(0, own)[0] != own[0]:
-                return
-            self._reading[0] = own
-            self._watch.modify(self._stdout.fileno(), 0)
+            if self._reading.setdefault(0, own)[0] == own[0]:
+                self._reading[0] = own
+                with suppress(OSError, ValueError):
+                    self._watch.modify(self._stdout.fileno(), 0)
+            self._write(line)
+            if self._reading.get(0) is own:
+                self._read_own(number, own, is_over)
+        except BaseException:
+            self._let_read(own)
+            raise
+        finally:
+            self._let_read(own)
+
+    def _read_own(self, number: int, own: List[int], is_over: Callable[[], bool]) -> None:
+        # If the program has closed its descriptors, the other thread tells that.
+        with suppress(OSError, ValueError):
             ready = select.poll()
             ready.register(self._stdout.fileno(), select.POLLIN)
             begins = b'{"id":%d,' % number
@@ -212,14 +230,6 @@ class Server:
                 self._read_part()
                 if not self._tell_own(begins):
                     break
-        except (OSError, ValueError):
-            # The program has closed its descriptors. The other thread tells that.
-            pass
-        except BaseException:
-            self._let_read(own)
-            raise
-        finally:
-            self._let_read(own)
 
     def _let_read(self, own: List[int]) -> None:
         """Lets the other thread read."""
@@ -267,7 +277,8 @@ class Server:
                 try:
                     self._read_part()
                 finally:
-                    self._reading.pop(0, None)
+                    if self._reading.get(0) is own:
+                        self._reading.pop(0, None)
             elif not self._parts:
                 # It is about to read, or was ended by an exception.
                 if since[0] is not reads:
@@ -279,7 +290,7 @@ class Server:
 
     def _read(self) -> None:
         own = self.reader = _thread.get_ident()
-        _local.is_reader = True
+        _local.reads = self
         try:
             while self.reader == own:
                 if self._lines:
@@ -397,6 +408,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_in_child)
 
 
+def _let_another_read() -> None:
+    """Called before a thread waits. The collector may call a `__del__` in one that reads, which takes a lock."""
+    reads: Optional[Server] = getattr(_local, "reads", None)
+    if reads is not None:
+        _local.reads = None
+        _thread.start_new_thread(reads._read, ())
+
+
 class Claim:
     """A request for locks, from the beginning of the wait to the end of the hold. It blocks the threads that wait."""
 
@@ -418,18 +437,20 @@ class Claim:
         self.has_let_go = False
         self.is_forked = False
 
-    def ask(self, caller: int) -> None:
+    def ask(self, caller: int, waits: bool = False) -> None:
+        """Asks for the locks. `waits`: this thread then waits for the answer."""
         tail = b'"caller":%d,%b' % (caller, self.tail)
+        is_over = (lambda: self.is_held or self.has_ended) if waits else None
+        if waits:
+            _let_another_read()
         while True:
             self.server = server(self.program, len(tail) + 40)
             self._number = self.server.next_number()
-            if self.server.ask(self._number, tail, self._receive, self._not_held_in_child):
+            if self.server.ask(self._number, tail, self._receive, self._not_held_in_child, is_over):
                 return
 
     def answer(self) -> Optional[Answer]:
         """Waits for the answer. `None`: there is none."""
-        if self.server is not None:
-            self.server.read_own(self._number, lambda: self.is_held or self.has_ended)
         self._answered.acquire()
         self._answered.release()
         return self.first
@@ -460,16 +481,17 @@ class Claim:
         finally:
             self._ended.release()
 
-    def let_go(self) -> None:
-        """Asks for the end. A second call does nothing."""
+    def let_go(self, waits: bool = False) -> None:
+        """Asks for the end. A second call does nothing. `waits`: this thread then waits for it."""
         if self.server is not None and not self.has_let_go and not self.has_ended:
-            self.server.release(self._number)
+            if waits:
+                _let_another_read()
+            self.server.release(self._number, (lambda: self.has_ended) if waits else None)
         self.has_let_go = True
 
     def wait_for_end(self) -> None:
-        # The collector may release a hold in the thread that reads the answers.
-        if self.is_asked() and self.server is not None and self.server.reader != _thread.get_ident():
-            self.server.read_own(self._number, lambda: self.has_ended)
+        if self.is_asked():
+            _let_another_read()
             with self._ended:
                 pass
 
