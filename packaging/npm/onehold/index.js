@@ -97,7 +97,8 @@ const isAbsolute = /^\/|:\/\//;
 
 // The members of the JSON object that asks for something, without its ID.
 function requestOf(command, names, flags, others, options, callers) {
-  const request = { command, names: listOf(names), caller: callers?.length === 1 ? callers[0] : callers };
+  // The caller first: what follows is then often the same as in the request before, which is answered faster.
+  const request = { caller: callers?.length === 1 ? callers[0] : callers, command, names: listOf(names) };
   for (const [flag, value] of optionsOf(flags, others, options)) {
     request[flag.replaceAll("-", "_")] = value;
   }

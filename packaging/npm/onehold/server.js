@@ -157,7 +157,15 @@ const servers = new Map();
 
 // What a process inherits when it is started, and `onehold` looks at.
 function identity() {
-  return `${process.geteuid?.()} ${process.getegid?.()} ${JSON.stringify(process.env)}`;
+  return { uid: process.geteuid?.(), gid: process.getegid?.(), environment: Object.entries(process.env) };
+}
+
+// Whether it is the same now. Each look at a variable takes time, and this is asked for each lock.
+function isCurrent({ uid, gid, environment }) {
+  if (uid !== process.geteuid?.() || gid !== process.getegid?.()) return false;
+  const { env } = process;
+  for (const [name, value] of environment) if (env[name] !== value) return false;
+  return Reflect.ownKeys(env).length === environment.length;
 }
 
 /** Asks the server of this program: the one that runs, or a new one. `asked`: the members of a JSON object. */
@@ -168,11 +176,10 @@ function ask(program, asked, listener) {
     alone.retire();
     return request;
   }
-  const own = identity();
   let server = servers.get(program);
-  if (server?.identity !== own) {
+  if (!server || !isCurrent(server.identity)) {
     server?.retire();
-    const started = (server = new Server(program, own, () => {
+    const started = (server = new Server(program, identity(), () => {
       if (servers.get(program) === started) servers.delete(program);
     }));
     servers.set(program, started);

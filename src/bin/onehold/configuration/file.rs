@@ -54,6 +54,24 @@ pub(super) fn read_all() -> anyhow::Result<Vec<ConfigFile>> {
     Ok(files)
 }
 
+/// Whether these are all, and say what they say now.
+pub(super) fn are_as_read(files: &[ConfigFile]) -> bool {
+    let of_machine = MACHINE_FILE.map(|path| (PathBuf::from(path), true));
+    let of_user = path_of_user().map(|(path, _)| (path, false));
+    of_machine
+        .into_iter()
+        .chain(of_user)
+        .all(|(path, of_machine)| {
+            let text = open(&path).and_then(|file| read_open(&path, file, of_machine));
+            let known = files.iter().find(|file| file.of_machine == of_machine);
+            match (text, known) {
+                (Ok(text), Some(known)) => text == known.text,
+                (Err(error), None) => error.kind() == ErrorKind::NotFound,
+                _ => false,
+            }
+        })
+}
+
 /// The path of the user's file, and whether the user has named it.
 fn path_of_user() -> Option<(PathBuf, bool)> {
     if let Some(path) = variable("ONEHOLD_CONFIG") {

@@ -127,6 +127,11 @@ impl EffectiveConfig {
         })
     }
 
+    /// Whether its files say the same as when they were read.
+    pub(crate) fn is_as_read(&self) -> bool {
+        file::are_as_read(&self.files)
+    }
+
     /// The machine's file, or the user's.
     pub(crate) fn file(&self, of_machine: bool) -> Option<&Path> {
         let mut files = self.files.iter();

@@ -8,6 +8,8 @@ mod held;
 #[cfg(unix)]
 mod pipes;
 #[cfg(unix)]
+mod repeated;
+#[cfg(unix)]
 mod request;
 #[cfg(unix)]
 mod serve;

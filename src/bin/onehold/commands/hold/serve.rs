@@ -15,8 +15,9 @@ use super::answer::{Answer, answer, canceled, line};
 use super::event::Event;
 use super::held::{Held, NOTED_WITHIN, OwnHold, give_back};
 use super::pipes::{Events, Input, Line, Notifier, Output, events};
+use super::repeated::Repeated;
 use super::request::{self, Malformed, What};
-use super::waiting::{Attempted, FromThread, Waiting, Wanted, Work, Workers};
+use super::waiting::{Attempted, FromThread, Prepared, Waiting, Wanted, Work, Workers};
 use super::{End, pass_on_signals};
 use crate::arguments::args::{
     Acquire, Cli, DieWith, HoldArgs, HoldUntilEnd, OnZombie, UsageError, Verb,
@@ -66,6 +67,7 @@ pub(super) fn serve(session: &Session, typed: &HoldUntilEnd) -> CommandResult {
         holds: BTreeMap::new(),
         waits: BTreeMap::new(),
         workers: Workers::default(),
+        last: None,
         notifier,
         output: Output::default(),
     };
@@ -85,6 +87,7 @@ struct Server<'a> {
     holds: BTreeMap<u64, Held>,
     waits: BTreeMap<u64, Waiting>,
     workers: Workers,
+    last: Option<Repeated>,
     notifier: Arc<Notifier<FromThread>>,
     output: Output,
 }
@@ -183,6 +186,10 @@ impl Server<'_> {
     }
 
     fn answer(&mut self, line: &[u8]) {
+        let again = self.last.as_ref().and_then(|last| last.wanted(line));
+        if let Some(wanted) = again.filter(|wanted| !self.is_in_use(wanted.id)) {
+            return self.take_or_tell(wanted);
+        }
         let request = match request::read(line, &self.defaults.global) {
             Ok(request) => request,
             Err(malformed) => return self.refuse(malformed),
@@ -204,7 +211,7 @@ impl Server<'_> {
             What::Command(cli) => {
                 let command = cli.verb.word();
                 let moved = self.move_to(request.cwd);
-                let done = moved.and_then(|()| self.command(id, request.callers, cli));
+                let done = moved.and_then(|()| self.command(line, id, request.callers, cli));
                 if let Err(error) = done {
                     self.refuse_by(Some(id), command, &error);
                 }
@@ -239,10 +246,22 @@ impl Server<'_> {
         Ok(())
     }
 
-    fn command(&mut self, id: u64, callers: Vec<u64>, mut cli: Box<Cli>) -> anyhow::Result<()> {
-        let session = Arc::new(session(cli.verb.word(), &mut cli)?);
+    fn command(
+        &mut self,
+        request: &[u8],
+        id: u64,
+        callers: Vec<u64>,
+        mut cli: Box<Cli>,
+    ) -> anyhow::Result<()> {
+        let session = session(cli.verb.word(), &mut cli)?;
         let taken = match cli.verb {
-            Verb::Hold(typed) => self.hold(id, callers, &session, typed),
+            Verb::Hold(typed) => {
+                let wanted = self.wanted_hold(id, callers, &session, typed);
+                wanted.map(|wanted| {
+                    self.last = Repeated::of(request, &wanted);
+                    self.take_or_tell(wanted);
+                })
+            }
             Verb::Acquire(typed) => self.acquire(id, callers, &session, typed),
             verb if session.store.is_remote() => {
                 let work = match verb {
@@ -266,22 +285,35 @@ impl Server<'_> {
         Ok(())
     }
 
-    fn hold(
+    fn wanted_hold(
         &mut self,
         id: u64,
         callers: Vec<u64>,
-        session: &Arc<Session>,
+        session: &Session,
         typed: HoldUntilEnd,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Box<Wanted>> {
         let lock = session.named_locks(typed.names)?;
-        let mut wanted = Self::wanted(id, callers, session, typed.hold, lock)?;
-        let options = std::mem::take(&mut wanted.options).command(self.own.clone());
-        wanted.options = options.for_program(self.program.clone());
-        if typed.reentrant && wanted.taking().is_inside_all()? {
-            return self.enclosed(id, session, &wanted.lock);
+        let mut prepared = Self::prepared(session, typed.hold, lock)?;
+        prepared.is_reentrant = typed.reentrant;
+        let options = prepared.options.command(self.own.clone());
+        prepared.options = options.for_program(self.program.clone());
+        Ok(Wanted::new(id, callers, prepared))
+    }
+
+    fn take_or_tell(&mut self, wanted: Box<Wanted>) {
+        let (id, prepared) = (wanted.id, Arc::clone(&wanted.prepared));
+        if let Err(error) = self.take(wanted) {
+            let outcome = failed(&prepared.session, &error);
+            self.output.add(&line(&prepared.session, id, &outcome));
+        }
+    }
+
+    fn take(&mut self, wanted: Box<Wanted>) -> anyhow::Result<()> {
+        if wanted.is_reentrant && wanted.taking().is_inside_all()? {
+            return self.enclosed(wanted.id, &wanted.session, &wanted.lock);
         }
         if let Some(refused) = self.refused_unasked(&wanted) {
-            self.output.add(&line(session, id, &refused));
+            self.output.add(&line(&wanted.session, wanted.id, &refused));
             return Ok(());
         }
         if wanted.may_block() {
@@ -306,11 +338,12 @@ impl Server<'_> {
         &mut self,
         id: u64,
         callers: Vec<u64>,
-        session: &Arc<Session>,
+        session: &Session,
         typed: Acquire,
     ) -> anyhow::Result<()> {
         let lock = session.named_locks(typed.names)?;
-        let wanted = Self::wanted(id, callers, session, typed.hold, lock)?;
+        let prepared = Self::prepared(session, typed.hold, lock)?;
+        let wanted = Wanted::new(id, callers, prepared);
         let holder = match (typed.pid, self.process) {
             (Some(pid), _) => Holder::process(pid)?,
             (None, _) if acquire::is_lease(wanted.taking()) => Holder::Lease,
@@ -344,14 +377,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// What is to be taken.
-    fn wanted(
-        id: u64,
-        callers: Vec<u64>,
-        session: &Arc<Session>,
-        mut typed: HoldArgs,
-        lock: Lock,
-    ) -> anyhow::Result<Box<Wanted>> {
+    fn prepared(session: &Session, mut typed: HoldArgs, lock: Lock) -> anyhow::Result<Prepared> {
         session.ensure_directory(true)?;
         // No terminal to ask at.
         if typed.on_zombie == Some(OnZombie::Ask) {
@@ -360,14 +386,13 @@ impl Server<'_> {
         let taking = Taking::new(session, &typed, &lock)?;
         taking.ensure_owner()?;
         let options = taking.options();
-        Ok(Box::new(Wanted {
-            id,
-            session: Arc::clone(session),
+        Ok(Prepared {
+            session: session.clone(),
             options,
             typed,
             lock,
-            callers,
-        }))
+            is_reentrant: false,
+        })
     }
 
     fn wait(&mut self, wanted: Box<Wanted>) -> anyhow::Result<()> {

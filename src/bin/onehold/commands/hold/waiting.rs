@@ -1,5 +1,6 @@
 //! The waits of a server: each in a thread, which sleeps in the kernel.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -28,14 +29,29 @@ const MAX_IDLE: usize = 4;
 
 pub(super) type Attempted = onehold::Result<Attempt<Hold>>;
 
-/// What a request asks for.
+/// What a request asks for, and who.
 pub(super) struct Wanted {
     pub(super) id: u64,
-    pub(super) session: Arc<Session>,
+    pub(super) callers: Vec<u64>,
+    pub(super) prepared: Arc<Prepared>,
+}
+
+/// What is to be taken.
+pub(super) struct Prepared {
+    pub(super) session: Session,
     pub(super) typed: HoldArgs,
     pub(super) lock: Lock,
     pub(super) options: Options,
-    pub(super) callers: Vec<u64>,
+    /// A caller that runs inside a hold of the lock needs none of its own.
+    pub(super) is_reentrant: bool,
+}
+
+impl Deref for Wanted {
+    type Target = Prepared;
+
+    fn deref(&self) -> &Prepared {
+        &self.prepared
+    }
 }
 
 /// What a thread has to say.
@@ -64,6 +80,14 @@ pub(super) enum Work {
 }
 
 impl Wanted {
+    pub(super) fn new(id: u64, callers: Vec<u64>, prepared: Prepared) -> Box<Self> {
+        Box::new(Self {
+            id,
+            callers,
+            prepared: Arc::new(prepared),
+        })
+    }
+
     pub(super) fn taking(&self) -> Taking<'_> {
         Taking {
             session: &self.session,
