@@ -133,15 +133,29 @@ pub(crate) fn is_first_of_system(pid: Pid) -> bool {
 /// Whether the calling process is, or descends from, a process of its own PID namespace. That all processes
 /// descend from the first one says nothing.
 pub(crate) fn descends_from(process: ProcessId) -> bool {
+    descends_from_any(std::iter::once(process))
+}
+
+/// Whether that is so of any of these: each ancestor is read once for all of them.
+pub(crate) fn descends_from_any(processes: impl Iterator<Item = ProcessId>) -> bool {
+    let mut asked: Vec<ProcessId> = processes.collect();
+    if asked.is_empty() {
+        return false;
+    }
     for (pid, shown) in own_ancestry() {
         let start = shown.and_then(|shown| shown.start);
-        if pid == process.pid {
-            return !process.started_at_another_time(start) && !is_first_of_system(pid);
+        let is_it = |process: &ProcessId| {
+            process.pid == pid && !process.started_at_another_time(start)
+        };
+        if asked.iter().any(is_it) && !is_first_of_system(pid) {
+            return true;
         }
         // Its ancestors are older still, also where it was reparented: a subreaper (prctl(2)) is
         // an ancestor from the beginning.
-        if matches!((start, process.start), (Some(own), Some(other)) if own + 1 < other) {
-            return false;
+        let is_older = |other: u64| start.is_some_and(|own| own + 1 < other);
+        asked.retain(|process| process.pid != pid && !process.start.is_some_and(is_older));
+        if asked.is_empty() {
+            break;
         }
     }
     false

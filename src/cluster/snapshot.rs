@@ -240,7 +240,7 @@ impl Snapshot<Handle> for ViewSnapshot<'_> {
         Ok(())
     }
 
-    fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>> {
+    fn each_ticket(&self, wants: &[Want], visit: &mut dyn FnMut(u64, &LockName)) -> Result<()> {
         let mut trees: Vec<Range<String>> = Vec::new();
         for want in wants {
             let tree = self.keys().tree(&want.name);
@@ -249,9 +249,12 @@ impl Snapshot<Handle> for ViewSnapshot<'_> {
                 trees.push(tree);
             }
         }
-        let mut tickets = self.tickets_in(&trees);
-        tickets.retain(|(number, _)| self.place.is_none_or(|place| *number < place));
-        Ok(tickets)
+        for (number, name) in self.tickets_in(&trees) {
+            if self.place.is_none_or(|place| number < place) {
+                visit(number, &name);
+            }
+        }
+        Ok(())
     }
 
     fn ticket(&self, number: u64) -> Result<Option<Ticket<Handle>>> {

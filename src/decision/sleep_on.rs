@@ -20,7 +20,7 @@ pub(crate) const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 const RESERVED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The twelfth looks once a minute, and so do all behind it.
-const MAX_RANK: usize = 12;
+const MAX_RANK: u32 = 12;
 
 /// Number of tickets that are read to find one to sleep on.
 const MAX_READ: usize = 64;
@@ -72,10 +72,12 @@ fn waiter_ahead<H>(
         return Ok(None);
     };
     let first = request.wants.first().map(|want| &want.name);
-    let tickets = snapshot.tickets(&request.wants)?.into_iter();
-    let before = tickets.filter(|(earlier, name)| *earlier < ticket.number && Some(name) == first);
-    let rank = before.take(MAX_RANK - 1).count() + 1;
-    let rank = u32::try_from(rank).unwrap_or(1);
+    let mut rank = 1;
+    snapshot.each_ticket(&request.wants, &mut |earlier, name| {
+        if rank < MAX_RANK && earlier < ticket.number && Some(name) == first {
+            rank += 1;
+        }
+    })?;
     Ok(Some((ticket, rank)))
 }
 

@@ -263,10 +263,11 @@ impl Backend for Files {
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {
         self.look_at_queue(|queue| {
             let mut names = HashSet::new();
-            for (number, name) in queue.all() {
+            for ticket in &*queue.all() {
                 // One live waiter is enough.
-                if !names.contains(&name) && queue.ticket(number, false).is_some() {
-                    names.insert(name);
+                let name = ticket.name();
+                if !names.contains(name) && queue.ticket(ticket.number(), false).is_some() {
+                    names.insert(name.clone());
                 }
             }
             names.into_iter().collect()

@@ -55,10 +55,8 @@ pub(super) struct Queue<'a> {
     flat: Option<Arc<Flat>>,
     /// That of a waiter, which asks for earlier tickets only. Where it has been woken, it opens nothing anew.
     own: Option<&'a Place>,
-    /// The tickets that were listed, and where each is.
-    listed: RefCell<BTreeMap<u64, Listed>>,
-    /// The tickets for names with this first segment: each queue is listed once.
-    trees: RefCell<BTreeMap<String, Vec<(u64, LockName)>>>,
+    /// The tickets for names with this first segment: each queue is listed once. Without one: all.
+    trees: RefCell<BTreeMap<Option<String>, Rc<Vec<Listed>>>>,
     /// Read once.
     reservations: RefCell<Option<FoundReservations>>,
 }
@@ -66,11 +64,34 @@ pub(super) struct Queue<'a> {
 /// `None`: none can be written.
 type FoundReservations = Option<Reservations>;
 
-/// Where a ticket was listed: in one queue, or in several.
+/// A ticket in a queue. One for several names is in several.
 #[derive(Clone)]
-struct Listed {
-    queues: Vec<Tickets>,
+pub(super) struct Listed {
     ticket: TicketName,
+    queue: Rc<ListedQueue>,
+}
+
+struct ListedQueue {
+    name: LockName,
+    tickets: Tickets,
+}
+
+impl Listed {
+    pub(super) fn number(&self) -> u64 {
+        self.ticket.number
+    }
+
+    pub(super) fn name(&self) -> &LockName {
+        &self.queue.name
+    }
+}
+
+/// Those with this number among tickets in order.
+fn of_number(listed: &[Listed], number: u64) -> &[Listed] {
+    let from = listed.partition_point(|ticket| ticket.number() < number);
+    let rest = listed.get(from..).unwrap_or_default();
+    let end = rest.partition_point(|ticket| ticket.number() == number);
+    rest.get(..end).unwrap_or_default()
 }
 
 /// The tickets of a sticky store, each with the queue that it is in and the lock that it is for.
@@ -173,32 +194,37 @@ impl<'a> Queue<'a> {
     }
 
     /// The tickets for names with the same first segment, in order.
-    pub(super) fn tickets(&self, name: &LockName) -> Vec<(u64, LockName)> {
+    pub(super) fn tickets(&self, name: &LockName) -> Rc<Vec<Listed>> {
         let Some(first) = name.segments().first() else {
-            return Vec::new();
+            return Rc::default();
         };
-        if let Some(found) = self.trees.borrow().get(first) {
-            return found.clone();
+        let first = Some(first.clone());
+        if let Some(found) = self.trees.borrow().get(&first) {
+            return Rc::clone(found);
         }
-        let found = self.list(Some(name));
-        let known = (first.clone(), found.clone());
-        self.trees.borrow_mut().extend([known]);
-        found
+        self.note(first, self.list(Some(name)))
     }
 
     /// All tickets of the store.
-    pub(super) fn all(&self) -> Vec<(u64, LockName)> {
-        self.list(None)
+    pub(super) fn all(&self) -> Rc<Vec<Listed>> {
+        self.note(None, self.list(None))
+    }
+
+    fn note(&self, tree: Option<String>, found: Vec<Listed>) -> Rc<Vec<Listed>> {
+        let found = Rc::new(found);
+        self.trees.borrow_mut().insert(tree, Rc::clone(&found));
+        found
     }
 
     /// Those for names with the same first segment as this one, or all, in order.
-    fn list(&self, beside: Option<&LockName>) -> Vec<(u64, LockName)> {
+    fn list(&self, beside: Option<&LockName>) -> Vec<Listed> {
         let mut found = Vec::new();
         if let Some(flat) = &self.flat {
             for (tickets, ticket, name) in tickets_in_flat(flat) {
                 let first = name.segments().first();
                 if beside.is_none_or(|beside| beside.segments().first() == first) {
-                    self.add(&tickets, ticket, &name, &mut found);
+                    let queue = Rc::new(ListedQueue { name, tickets });
+                    self.add(&queue, ticket, &mut found);
                 }
             }
         } else if let Some(waiting) = &self.waiting {
@@ -216,33 +242,23 @@ impl<'a> Queue<'a> {
                 Some(Err(_)) => {}
             }
         }
-        found.sort_by_key(|(number, _)| *number);
+        found.sort_unstable_by_key(Listed::number);
+        // What grew while it was filled is given back: a program that ends soon reuses nothing else.
+        found.shrink_to_fit();
         found
     }
 
     /// Notes a ticket that has a waiter, as far as is known, and that is asked for.
-    fn add(
-        &self,
-        tickets: &Tickets,
-        ticket: TicketName,
-        name: &LockName,
-        found: &mut Vec<(u64, LockName)>,
-    ) {
+    fn add(&self, queue: &Rc<ListedQueue>, ticket: TicketName, found: &mut Vec<Listed>) {
         let is_asked = self.own.is_none_or(|own| ticket.number < own.number);
-        if ticket.has_no_waiter() || !is_asked {
-            return;
+        if is_asked && !ticket.has_no_waiter() {
+            let queue = Rc::clone(queue);
+            found.push(Listed { ticket, queue });
         }
-        found.push((ticket.number, name.clone()));
-        let mut listed = self.listed.borrow_mut();
-        let listed = listed.entry(ticket.number).or_insert(Listed {
-            queues: Vec::new(),
-            ticket,
-        });
-        listed.queues.push(tickets.clone());
     }
 
     /// Those of one lock, whose queue is in this directory.
-    fn list_lock(&self, directory: &Directory, name: &LockName, found: &mut Vec<(u64, LockName)>) {
+    fn list_lock(&self, directory: &Directory, name: &LockName, found: &mut Vec<Listed>) {
         let tickets = match self.own.and_then(|own| own.tickets_of(name)) {
             Some(own) => own.clone(),
             None => match directory.open_below(&layout::file_name(name)) {
@@ -250,9 +266,11 @@ impl<'a> Queue<'a> {
                 Err(_) => return,
             },
         };
-        for ticket in tickets.names() {
-            self.add(&tickets, ticket, name, found);
-        }
+        let name = name.clone();
+        let queue = Rc::new(ListedQueue { name, tickets });
+        queue
+            .tickets
+            .each(|ticket| self.add(&queue, ticket, found));
     }
 
     /// A ticket that was listed; `None` if its waiter is dead. `remove`: then the ticket goes, too.
@@ -270,17 +288,20 @@ impl<'a> Queue<'a> {
     }
 
     fn read(&self, number: u64, remove: bool) -> Option<(TicketContent, OpenFile)> {
-        let Listed {
-            queues,
-            ticket: name,
-        } = self.listed.borrow().get(&number).cloned()?;
+        let listed: Vec<Listed> = {
+            let trees = self.trees.borrow();
+            let trees = trees.values().map(|tree| of_number(tree, number));
+            trees.flatten().cloned().collect()
+        };
+        let Listed { ticket: name, queue } = listed.last()?;
+        let name = *name;
         // A ticket is known to be a regular file once it is open, and a FIFO is not waited for.
-        let Ok(Found::File(ticket, facts)) = queues.last()?.find(name) else {
+        let Ok(Found::File(ticket, facts)) = queue.tickets.find(name) else {
             return None;
         };
         if !record_is_locked(&ticket).ok()? {
             if remove {
-                keep_or_remove(queues.iter(), name);
+                keep_or_remove(listed.iter().map(|listed| &listed.queue.tickets), name);
             }
             return None;
         }
@@ -294,9 +315,11 @@ impl<'a> Queue<'a> {
 
     /// The tickets for a lock that have a live waiter, the first one first.
     fn live(&self, name: &LockName) -> impl Iterator<Item = (u64, TicketContent)> {
-        let tickets = self.tickets(name).into_iter();
-        let own = tickets.filter(move |(_, other)| other == name);
-        own.filter_map(|(number, _)| Some((number, self.read(number, false)?.0)))
+        let tickets = self.tickets(name);
+        let own = tickets.iter().filter(|ticket| ticket.name() == name);
+        let numbers: Vec<u64> = own.map(Listed::number).collect();
+        let numbers = numbers.into_iter();
+        numbers.filter_map(|number| Some((number, self.read(number, false)?.0)))
     }
 
     /// The live waiters for a lock, the first one first.
@@ -363,8 +386,7 @@ impl<'a> Queue<'a> {
             return;
         };
         let reserve = reserve.filter(|number| !before.contains_key(number));
-        let waiting =
-            || -> BTreeSet<u64> { self.all().into_iter().map(|(number, _)| number).collect() };
+        let waiting = || -> BTreeSet<u64> { self.all().iter().map(Listed::number).collect() };
         // What is behind our own place was not read.
         let own = self.own.map_or(u64::MAX, |own| own.number);
         let after = if let Some(flat) = &self.flat {

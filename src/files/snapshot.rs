@@ -14,7 +14,7 @@ use super::guard::{Guard, Root};
 use super::layout::{self, Entry, SHARED_DIR};
 use super::lock_file::{LockPath, OnDisk, not_a_lock};
 use super::place::Place;
-use super::queue::{self, Queue};
+use super::queue::{self, Listed, Queue};
 use crate::backend::{Backend as _, LockSnapshot};
 use crate::decision::{
     Found, Index, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot, Ticket, Want,
@@ -505,19 +505,21 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         Ok(())
     }
 
-    fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>> {
-        let mut tickets: Vec<_> = wants
-            .iter()
-            .flat_map(|want| self.queue().tickets(&want.name))
-            .collect();
-        if wants.len() > 1 {
-            // Wants with the same first segment have the same tickets.
-            tickets.sort_by(|(one, name), (other, other_name)| {
-                (one, name.as_str()).cmp(&(other, other_name.as_str()))
-            });
-            tickets.dedup();
+    fn each_ticket(&self, wants: &[Want], visit: &mut dyn FnMut(u64, &LockName)) -> Result<()> {
+        let trees = wants.iter().map(|want| self.queue().tickets(&want.name));
+        let trees: Vec<_> = trees.collect();
+        let visit = |ticket: &Listed| visit(ticket.number(), ticket.name());
+        if let [tree] = trees.as_slice() {
+            tree.iter().for_each(visit);
+            return Ok(());
         }
-        Ok(tickets)
+        // Wants with the same first segment have the same tickets.
+        let key = |ticket: &&Listed| (ticket.number(), ticket.name().as_str().to_owned());
+        let mut tickets: Vec<&Listed> = trees.iter().flat_map(|tree| tree.iter()).collect();
+        tickets.sort_by_cached_key(key);
+        tickets.dedup_by_key(|ticket| key(ticket));
+        tickets.into_iter().for_each(visit);
+        Ok(())
     }
 
     fn ticket(&self, number: u64) -> Result<Option<Ticket<Handle>>> {
@@ -532,7 +534,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
     fn waiters_inside(&self) -> Result<Vec<Ticket<Handle>>> {
         // Not the queue before the caller alone.
         let queue = Queue::open(self.root);
-        let mut numbers: Vec<u64> = queue.all().into_iter().map(|(number, _)| number).collect();
+        let mut numbers: Vec<u64> = queue.all().iter().map(Listed::number).collect();
         numbers.dedup();
         let own = self.place.map(|place| place.number);
         let others = numbers.into_iter().filter(|number| Some(*number) != own);

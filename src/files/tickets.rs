@@ -29,7 +29,8 @@ pub(super) struct TicketName {
 struct Kept {
     /// A digest of the owner.
     owner: u32,
-    keep_ms: u64,
+    /// At most [`MAX_KEEP_MS`]; a queue of a thousand is a thousand of these.
+    keep_ms: u32,
     /// By the boot-time clock. `None`: it has a waiter, or no process has noticed yet that the waiter is dead.
     until_ms: Option<u64>,
 }
@@ -39,7 +40,7 @@ impl TicketName {
         let owner = request.owner.as_deref();
         let kept = owner.zip(request.keep_ms).map(|(owner, keep_ms)| Kept {
             owner: digest_of(owner),
-            keep_ms,
+            keep_ms: u32::try_from(keep_ms).unwrap_or(u32::MAX),
             until_ms: None,
         });
         Self { number, kept }
@@ -52,7 +53,7 @@ impl TicketName {
         let kept = match parts.next() {
             Some(owner) => Some(Kept {
                 owner: u32::from_str_radix(owner, 16).ok()?,
-                keep_ms: parts.next()?.parse().ok().filter(|ms| *ms <= MAX_KEEP_MS)?,
+                keep_ms: parts.next()?.parse().ok().filter(|ms| u64::from(*ms) <= MAX_KEEP_MS)?,
                 until_ms: parts.next().map(str::parse).transpose().ok()?,
             }),
             None => None,
@@ -82,7 +83,7 @@ impl TicketName {
     /// The kept place of this ticket, whose time starts now. `None`: it is not to be kept.
     pub(super) fn without_waiter(self) -> Option<Self> {
         let mut kept = self.kept?;
-        kept.until_ms = Some(boottime_milliseconds().saturating_add(kept.keep_ms));
+        kept.until_ms = Some(boottime_milliseconds().saturating_add(kept.keep_ms.into()));
         let kept = Some(kept);
         Some(Self { kept, ..self })
     }
@@ -105,7 +106,7 @@ impl TicketName {
         let kept = self.kept?;
         let until = kept.until_ms?;
         let left = until.checked_sub(boottime_milliseconds())?;
-        Some(Duration::from_millis(left)).filter(|_| left > 0 && left <= kept.keep_ms)
+        Some(Duration::from_millis(left)).filter(|_| left > 0 && left <= kept.keep_ms.into())
     }
 }
 
@@ -146,14 +147,24 @@ impl Tickets {
 
     /// All of them, in no order.
     pub(super) fn names(&self) -> impl Iterator<Item = TicketName> {
-        let read = self.directory.read(|file, _| match &self.of {
+        let mut names = Vec::new();
+        self.each(|name| names.push(name));
+        names.into_iter()
+    }
+
+    /// Visits all of them, in no order, as far as they can be read.
+    pub(super) fn each(&self, mut visit: impl FnMut(TicketName)) {
+        let read = |file: &OsStr| match &self.of {
             Some(of) => {
                 let (ticket, its_lock) = flat::ticket_in(file)?;
                 (*of == its_lock).then(|| TicketName::read(ticket.as_ref()))?
             }
             None => TicketName::read(file),
+        };
+        let _ = self.directory.read(|file, _| {
+            visit(read(file)?);
+            None::<()>
         });
-        read.unwrap_or_default().into_iter()
     }
 
     pub(super) fn find(&self, ticket: TicketName) -> io::Result<Found> {

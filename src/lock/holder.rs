@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::decision::ownership::{Caller, is_nobodys};
 use crate::error::{Error, Result};
 use crate::identity::{Pid, ProcessId};
-use crate::observer::{descends_from, is_first_of_system, own_ancestry};
-use crate::record::{KILL_AFTER, Kind, Program, cut_command};
+use crate::observer::{descends_from, descends_from_any, is_first_of_system, own_ancestry};
+use crate::record::{KILL_AFTER, Kind, Program, Record, cut_command};
 use crate::status::Status;
 use crate::sys::work::may_be_signaled;
 use crate::sys::{ProcessState, process};
@@ -173,12 +173,13 @@ impl Status {
     /// of the `run` that holds it, whatever its environment says. A wait for it would never end.
     pub fn is_locked_by_ancestor(&self) -> bool {
         let lockers = self.lockers.iter();
-        let mut lockers = lockers.map(|locker| ProcessId::by_pid_alone(locker.pid));
+        let lockers = lockers.map(|locker| ProcessId::by_pid_alone(locker.pid));
         // On etcd its processes are not looked at. Those of other machines have other starts.
         let is_here = self.is_remote() || self.verdict.pid_alive == Some(true);
         let run = self.record.as_ref();
         let run = run.filter(|record| is_here && record.kind == Kind::Run);
-        lockers.any(descends_from) || run.is_some_and(|run| run.processes().any(descends_from))
+        let of_run = run.into_iter().flat_map(Record::processes);
+        descends_from_any(lockers.chain(of_run))
     }
 }
 

@@ -295,7 +295,7 @@ impl Snapshot<u8> for Memory<'_> {
         Ok(())
     }
 
-    fn tickets(&self, wants: &[Want]) -> Result<Vec<(u64, LockName)>> {
+    fn each_ticket(&self, wants: &[Want], visit: &mut dyn FnMut(u64, &LockName)) -> Result<()> {
         let first = |name: &LockName| name.as_str().split('/').next().map(str::to_owned);
         let mut tickets = Vec::new();
         for (at, process) in self.world.processes.iter().enumerate() {
@@ -307,12 +307,15 @@ impl Snapshot<u8> for Memory<'_> {
                     .iter()
                     .any(|want| first(&want.name) == first(&theirs.name))
                 {
-                    tickets.push((u64::from(number), theirs.name.clone()));
+                    tickets.push((u64::from(number), &theirs.name));
                 }
             }
         }
         tickets.sort_by_key(|(number, _)| *number);
-        Ok(tickets)
+        for (number, name) in tickets {
+            visit(number, name);
+        }
+        Ok(())
     }
 
     fn ticket(&self, number: u64) -> Result<Option<Ticket<u8>>> {

@@ -128,10 +128,8 @@ impl Setting {
             },
         };
         let holder = judged.record().and_then(|record| record.owner.as_deref());
-        let mut tickets = memory.tickets(&request.wants).unwrap();
-        tickets.retain(|(number, _)| request.ticket.is_none_or(|own| *number < own));
-        tickets.dedup_by_key(|(number, _)| *number);
-        let mut ahead = tickets.into_iter().rev().filter_map(|(number, _)| {
+        let earlier = Self::earlier(memory, request).into_iter().rev();
+        let mut ahead = earlier.filter_map(|number| {
             let ticket = memory.ticket(number).unwrap();
             ticket.filter(|ticket| {
                 let theirs = &ticket.request;
@@ -163,14 +161,24 @@ impl Setting {
 
     /// The first living waiter that wants something that excludes a request.
     fn first_come(memory: &Memory<'_>, request: &Request) -> Option<Ticket<u8>> {
-        let tickets = memory.tickets(&request.wants).unwrap();
-        tickets
+        Self::earlier(memory, request)
             .into_iter()
-            .filter(|(number, _)| request.ticket.is_none_or(|own| *number < own))
-            .find_map(|(number, _)| {
+            .find_map(|number| {
                 let ticket = memory.ticket(number).unwrap();
                 ticket.filter(|ticket| Self::is_before(ticket, request))
             })
+    }
+
+    /// All tickets that came before a request.
+    fn earlier(memory: &Memory<'_>, request: &Request) -> Vec<u64> {
+        let mut numbers: Vec<u64> = Vec::new();
+        let each = memory.each_ticket(&request.wants, &mut |number, _| {
+            if request.ticket.is_none_or(|own| number < own) && numbers.last() != Some(&number) {
+                numbers.push(number);
+            }
+        });
+        each.unwrap();
+        numbers
     }
 
     /// Notes in the queue what follows from a decision to wait.

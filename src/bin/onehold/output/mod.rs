@@ -214,7 +214,8 @@ pub(crate) struct Refused<'a> {
     pub(crate) to_wait: Option<&'static str>,
     /// Whether all that hold it are in its way. A slot needs the end of one of them.
     pub(crate) by_all: bool,
-    pub(crate) reentry: Option<Reentry>,
+    /// Asked for only under the hold that refuses it: to find that out reads the ancestors of the caller.
+    pub(crate) reentry: &'a dyn Fn() -> Option<Reentry>,
 }
 
 /// What a `run` can do under a hold that is in its way.
@@ -342,7 +343,7 @@ fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) ->
     if is_relative && has_owner(session, status) {
         return format!("{begin}: give both the same --owner");
     }
-    match refused.and_then(|refused| refused.reentry.as_ref()) {
+    match refused.and_then(|refused| (refused.reentry)()) {
         _ if session.verb == "wait" => format!("{begin}: a wait would never end"),
         Some(Reentry::InMode(mode)) => {
             let mode = match mode {

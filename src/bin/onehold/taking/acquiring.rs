@@ -456,7 +456,7 @@ impl<'a> Taking<'a> {
             wanted: asked_for,
             to_wait: refusal.to_wait(settings.limits(typed.wait)),
             by_all: typed.slots.is_none(),
-            reentry: self.reentry(&status),
+            reentry: &|| self.reentry(&status),
         };
         let next_step = next_step(session, &status, Some(&refused));
         let store = output::store_line(session, &status);
