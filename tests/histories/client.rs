@@ -11,9 +11,9 @@ use serde_json::Value;
 use crate::answer;
 use crate::driver::Driver;
 use crate::harness::seen::{now, processes_with};
-use crate::harness::{Running, example, exit_code, schema};
+use crate::harness::{Running, example, exit_code, program, schema};
 use crate::history::{Call, Id, Mode, Outcome, Section, Take, Verb};
-use crate::plan::{Plan, seconds};
+use crate::plan::{Plan, Want, seconds};
 use crate::signals::Sent;
 
 /// What is known of a call beyond its history.
@@ -23,6 +23,8 @@ pub struct Told {
     pub plan: Plan,
     pub code: i32,
     pub result: Value,
+    /// All that it printed.
+    pub said: String,
     pub sent: Vec<Sent>,
 }
 
@@ -30,10 +32,10 @@ impl fmt::Debug for Told {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
         let said = |key: &str| &self.result[key];
         let (status, message, error) = (said("status"), said("message"), &said("error")["code"]);
-        let said = if self.result.is_string() {
-            &self.result
+        let said = if self.result.is_null() {
+            &self.said
         } else {
-            message
+            message.as_str().unwrap_or_default()
         };
         let Self {
             call,
@@ -44,8 +46,8 @@ impl fmt::Debug for Told {
         } = self;
         write!(
             to,
-            "{call:?} of {:?}: {code}, {status} {error} {said}, signals {sent:?}",
-            plan.work
+            "{call:?} of {:?} {:?}: {code}, {status} {error} {said:?}, signals {sent:?}",
+            plan.work, plan.want
         )
     }
 }
@@ -101,7 +103,8 @@ impl Driver {
 
     /// Makes a call and waits until nothing of it runs any more, or, if its end was clean, until it has returned.
     pub fn call(&self, id: Id, plan: Plan, dir: Option<&str>) -> Told {
-        let mut command = self.env.onehold(self.words(id, &plan));
+        let mut command = self.with_little(plan.want);
+        command.args(self.words(id, &plan));
         let mut job = None;
         if let Verb::Job(_) = plan.verb {
             let sleeper = Running::sleeper_for(100_000);
@@ -164,17 +167,26 @@ impl Driver {
         if let Some(job) = job {
             end_job(job, &mut call);
         }
-        let mut told = Told {
+        Told {
             call,
             plan,
             code,
             result,
+            said: String::from_utf8_lossy(&said).into_owned(),
             sent,
-        };
-        if told.result.is_null() {
-            told.result = Value::String(String::from_utf8_lossy(&said).into_owned());
         }
-        told
+    }
+
+    /// The program, with less than it may need of something. Its command may have more.
+    fn with_little(&self, want: Option<Want>) -> Command {
+        let limit = match want {
+            None => return self.env.onehold([""; 0]),
+            Some(Want::Descriptors(most)) => format!("--nofile={most}:"),
+            Some(Want::Memory(more)) => format!("--as={}:", self.least_memory + more),
+        };
+        let mut command = self.env.command("prlimit");
+        command.arg(limit).arg(program());
+        command
     }
 
     /// What a run does.

@@ -18,6 +18,7 @@ const MOST: i64 = 1000;
 /// owned may run beside parents and children.
 pub fn section(words: &[String]) {
     let from = now();
+    raise_limits();
     let directory = Path::new(&words[0]);
     let has = |word| words.iter().any(|other| other == word);
     if has("deaf") {
@@ -51,6 +52,22 @@ pub fn section(words: &[String]) {
     write(now(), true);
     // The locks are those of this process, until it is gone.
     exit(words[3].parse().unwrap());
+}
+
+/// The program that started it may have had less than it needs.
+fn raise_limits() {
+    for what in [libc::RLIMIT_NOFILE, libc::RLIMIT_AS] {
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: the place is ours.
+        unsafe {
+            libc::getrlimit(what, &raw mut limit);
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(what, &raw const limit);
+        }
+    }
 }
 
 /// Locks what stands for one name, and what stands for it beside its parents: bytes of the files of each. `None`: somebody
