@@ -67,6 +67,9 @@ impl All<'_> {
         let section = told.call.section.as_ref();
         let is_done = section.is_some_and(|section| section.is_done);
         match told.code {
+            // Without memory it cannot even be started, or say why it ends; nor can its command be started.
+            -6 | -11 if matches!(told.plan.want, Some(Want::Memory(_))) => true,
+            127 | 134 | 139 if told.plan.want.is_some() && !is_done => true,
             // Signals that come before it has set itself up, and those that it cannot handle.
             code if code < 0 => was_sent(-code),
             code if is_run && is_done && Some(code) == told.plan.work.map(|work| work.code) => {
@@ -78,8 +81,6 @@ impl All<'_> {
                     || self.is_lost_early(told, error)
                     || self.is_short_of_something(told)
             }
-            // It could not even be started, or its command: by the loader, or by the kernel.
-            127 | -6 | -11 if told.plan.want.is_some() && !is_done => true,
             3 | 4 => matches!(
                 told.call.verb,
                 Verb::Renew(..) | Verb::Release(_) | Verb::Break { .. }
@@ -204,7 +205,8 @@ impl All<'_> {
                 continue;
             }
             // Who cannot note it, says so.
-            let is_warned = told.plan.want.is_some() && told.said.contains("journal");
+            let has_errors = !told.result["errors"].as_array().is_none_or(Vec::is_empty);
+            let is_warned = has_errors && (told.plan.want.is_some() || self.is_in_outage(told, 0));
             if noted.is_empty() && is_warned {
                 continue;
             }

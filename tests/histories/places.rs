@@ -12,7 +12,9 @@ use crate::harness::{Rng, TestEnv, output};
 use crate::history::Store;
 use crate::plan::Pace;
 
-/// Runs the test `history_of_a_small_place` with a filesystem at `place` that a script mounts.
+const WITHOUT_TAKEOVERS: &str = "without takeovers";
+
+/// Runs the test `small_place` with a filesystem at `place` that a script mounts.
 fn try_place(mount: &str, kind: &str) {
     let directory = tempfile::tempdir().unwrap();
     let script = format!(
@@ -26,6 +28,10 @@ fn try_place(mount: &str, kind: &str) {
     command.args(["--ignored", "--exact", "--nocapture", "places::small_place"]);
     command.env("ONEHOLD_HISTORY_PLACE", directory.path().join("place"));
     command.env("ONEHOLD_HISTORY_KIND", kind);
+    if kind == WITHOUT_TAKEOVERS {
+        // What is left of so many killed calls takes long to judge.
+        command.env("ONEHOLD_HISTORY_SECONDS", "30");
+    }
     let output = output(&mut command);
     let said = String::from_utf8_lossy(&output.stdout);
     print!("{said}");
@@ -54,13 +60,13 @@ fn history_of_a_full_btrfs_is_that_of_locks() {
 #[test]
 #[ignore = "needs root: mounts"]
 fn history_of_a_full_tmpfs_is_that_of_locks() {
-    try_place("mount -t tmpfs -o size=4m none place", "");
+    try_place("mount -t tmpfs -o size=64m none place", "");
 }
 
 #[test]
 #[ignore = "needs root: mounts"]
 fn history_of_a_full_overlay_is_that_of_locks() {
-    let layers = "mkdir layers; mount -t tmpfs -o size=4m none layers; mkdir layers/lower layers/upper layers/work";
+    let layers = "mkdir layers; mount -t tmpfs -o size=64m none layers; mkdir layers/lower layers/upper layers/work";
     let overlay = "mount -t overlay -o lowerdir=layers/lower,upperdir=layers/upper,workdir=layers/work none place";
     try_place(&format!("{layers}; {overlay}"), "");
 }
@@ -68,8 +74,8 @@ fn history_of_a_full_overlay_is_that_of_locks() {
 #[test]
 #[ignore = "needs root: mounts, bindfs (apt: bindfs)"]
 fn history_of_a_full_fuse_filesystem_is_that_of_locks() {
-    let behind = "mkdir behind; mount -t tmpfs -o size=4m none behind; bindfs behind place";
-    try_place(behind, "without takeovers");
+    let behind = "mkdir behind; mount -t tmpfs -o size=64m none behind; bindfs behind place";
+    try_place(behind, WITHOUT_TAKEOVERS);
 }
 
 /// A filesystem that `history_of_…` has mounted.
@@ -79,7 +85,7 @@ fn small_place() {
     let place =
         std::env::var("ONEHOLD_HISTORY_PLACE").expect("ONEHOLD_HISTORY_PLACE names a directory");
     let place = PathBuf::from(place);
-    let takes_over = std::env::var("ONEHOLD_HISTORY_KIND").as_deref() != Ok("without takeovers");
+    let takes_over = std::env::var("ONEHOLD_HISTORY_KIND").as_deref() != Ok(WITHOUT_TAKEOVERS);
     let store = if takes_over {
         Store::FILES
     } else {
@@ -88,6 +94,10 @@ fn small_place() {
     let mut driver = Driver::new(TestEnv::new(), store, Pace::FILES);
     let dir = place.join("store");
     driver.dir = Some(dir.to_str().unwrap().to_owned());
+    if !takes_over {
+        // What dead holders leave stays until it is broken.
+        driver.between_signals = (100, 400);
+    }
     let seed = seed();
     driver.run(seed, &[], |driver| {
         let mut rng = Rng(generator(seed, 200).0);
