@@ -80,3 +80,29 @@ pub(super) fn ensure_named(is_named: io::Result<bool>) -> io::Result<()> {
     }
     Err(io::Error::from_raw_os_error(HOLD_LOST))
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_that_keeps_a_command_from_being_put_on_record_passes_through_one_number() {
+        // It is open for reading alone.
+        let record = File::open("/dev/null").unwrap();
+        let mut note = Note {
+            offset: 0,
+            bytes: vec![b' '; 8],
+            fill: |_, _, _| {},
+            expected: Vec::new(),
+        };
+        let error = note.write(&record, &mut [], 7, None).unwrap_err();
+        let number = error.raw_os_error().unwrap();
+        let passed = io::Error::from_raw_os_error(number);
+        let why = why_not_recorded(&passed).unwrap();
+        assert_eq!(why.raw_os_error(), Some(libc::EBADF));
+        for other in [libc::ENOENT, libc::ENOSPC, HOLD_LOST] {
+            let error = io::Error::from_raw_os_error(other);
+            assert!(why_not_recorded(&error).is_none());
+        }
+    }
+}

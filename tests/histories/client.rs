@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::answer;
 use crate::driver::Driver;
-use crate::harness::seen::{now, processes_with};
+use crate::harness::seen::{now, processes_with, state};
 use crate::harness::{Running, example, exit_code, program, schema};
 use crate::history::{Call, Id, Mode, Outcome, Section, Take, Verb};
 use crate::plan::{Plan, Want, seconds};
@@ -140,12 +140,15 @@ impl Driver {
             Verb::Run(_) => result["status"] == "released",
             _ => outcome != Outcome::Unknown,
         };
-        let gone = if is_clean {
-            returned
-        } else {
-            self.wait_until_gone(id)
-        };
-        let section = plan.work.and_then(|_| self.section(id));
+        if !is_clean {
+            self.wait_until_gone(id);
+        }
+        let (section, worker) = plan.work.and_then(|_| self.section(id)).unzip();
+        // On its way to its end a process has no environment any more.
+        while !is_clean && worker.is_some_and(|worker| !has_ended(worker)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let gone = if is_clean { returned } else { now() };
         // Of a hold that a signal has ended before its command began.
         if is_run && section.is_none() && result["status"] == "interrupted" {
             outcome = Outcome::Unknown;
@@ -213,28 +216,28 @@ impl Driver {
         processes_with(|variables| variables.contains(&mark.as_bytes()))
     }
 
-    fn wait_until_gone(&self, id: Id) -> u64 {
+    fn wait_until_gone(&self, id: Id) {
         while !self.processes_of(id).is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        now()
     }
 
-    /// What its section has written, if it had begun.
-    fn section(&self, id: Id) -> Option<Section> {
+    /// What its section has written, if it had begun, and its process.
+    fn section(&self, id: Id) -> Option<(Section, u32)> {
         let file = self.work().join(id.to_string());
         let text = fs::read_to_string(&file).ok()?;
         let mut words = text.split_whitespace();
         let mut number = || words.next()?.parse::<u64>().ok();
         let (from, to, hold) = (number()?, number()?, number()?);
         fs::remove_file(file).unwrap();
-        Some(Section {
+        let section = Section {
             from,
             to,
             hold,
             is_done: words.next()? == "true",
             is_overlapping: words.next()? == "true",
-        })
+        };
+        Some((section, words.next()?.parse().ok()?))
     }
 }
 
@@ -257,6 +260,10 @@ fn options(id: Id, take: &Take) -> Vec<String> {
         add(&["-w", &seconds(waits)]);
     }
     words
+}
+
+fn has_ended(pid: u32) -> bool {
+    state(pid).is_none_or(|state| matches!(state.as_str(), "Z" | "X"))
 }
 
 /// The object on the last line, as onehold-json(5) has it; null if there is none.

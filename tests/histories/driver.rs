@@ -284,8 +284,8 @@ impl Driver {
             .iter()
             .filter(|call| call.section.is_some())
             .count();
-        let least = usize::try_from(seconds() * if self.store == Store::FILES { 3 } else { 1 } / 3)
-            .unwrap();
+        // Fewer than an idle machine makes in a tenth of the time.
+        let least = usize::try_from(seconds() / 5).unwrap();
         assert!(sections > least, "{sections} sections are too few");
     }
 }

@@ -117,7 +117,13 @@ fn small_place() {
         }
     });
     println!("{} times full", driver.outages.lock().unwrap().len());
-    driver.conclude(|| left(&dir));
+    driver.conclude(|| {
+        if takes_over {
+            left(&dir)
+        } else {
+            left_records(&dir)
+        }
+    });
 }
 
 /// Leaves no room, however small.
@@ -134,13 +140,28 @@ fn fill(place: &Path) -> PathBuf {
 
 /// What is left of locks and of queues.
 fn left(store: &Path) -> Vec<String> {
-    let names = |directory: &Path| {
-        let entries = fs::read_dir(directory).into_iter().flatten();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.collect::<Vec<_>>()
-    };
-    let mut left = names(store);
+    let mut left = names_in(store);
     left.retain(|name| name != ".onehold");
-    left.extend(names(&store.join(".onehold/waiting")));
+    left.extend(names_in(&store.join(".onehold/waiting")));
     left
+}
+
+/// The same where directories stay, since others may be about to use them.
+fn left_records(directory: &Path) -> Vec<String> {
+    let mut left = Vec::new();
+    for name in names_in(directory) {
+        if name.ends_with(".lock") {
+            left.push(name);
+        } else {
+            left.extend(left_records(&directory.join(name)));
+        }
+    }
+    left
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }

@@ -37,8 +37,12 @@ pub fn section(words: &[String]) {
     let hold = env::var("ONEHOLD_HOLD").unwrap();
     let file = File::create(directory.join(&words[1])).unwrap();
     let ends = from + words[2].parse::<u64>().unwrap() * 1_000_000;
+    let own = std::process::id();
     let write = |to: u64, is_done: bool| {
-        let line = format!("{from:020} {to:020} {hold} {is_done:5} {}\n", !is_alone);
+        let line = format!(
+            "{from:020} {to:020} {hold} {is_done:5} {:5} {own}\n",
+            !is_alone
+        );
         file.write_all_at(line.as_bytes(), 0).unwrap();
     };
     loop {
