@@ -52,7 +52,7 @@ impl Note {
         }
         (self.fill)(&mut self.bytes, pid, start);
         let written = record.write_all_at(&self.bytes, self.offset);
-        written.map_err(not_recorded)
+        written.map_err(|error| not_recorded(&error))
     }
 }
 
@@ -60,7 +60,7 @@ impl Note {
 /// parent, and no system has so high ones.
 const NOT_RECORDED: i32 = 0x2002_0000;
 
-pub(super) fn not_recorded(why: io::Error) -> io::Error {
+pub(super) fn not_recorded(why: &io::Error) -> io::Error {
     io::Error::from_raw_os_error(NOT_RECORDED | why.raw_os_error().unwrap_or(0))
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn why_not_recorded(error: &io::Error) -> Option<io::Error> {
 
 /// Fails unless a path is known to name the record.
 pub(super) fn ensure_named(is_named: io::Result<bool>) -> io::Result<()> {
-    if is_named.map_err(not_recorded)? {
+    if is_named.map_err(|error| not_recorded(&error))? {
         return Ok(());
     }
     Err(io::Error::from_raw_os_error(HOLD_LOST))

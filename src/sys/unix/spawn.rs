@@ -99,7 +99,7 @@ impl BeforeExec {
         // The lock may have been broken before the PID was on record: `break` removes the name
         // first. Until here a dead wrapper is not taken for a dead hold, because this child
         // holds the kernel lock.
-        let own = fstat(record).map_err(|errno| not_recorded(errno.into()))?;
+        let own = fstat(record).map_err(|errno| not_recorded(&errno.into()))?;
         for path in &self.paths {
             let named = id_at(&**path);
             ensure_named(named.map(|named| named == Some(id_of(&own))))?;

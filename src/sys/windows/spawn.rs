@@ -71,7 +71,7 @@ fn put_on_record(child: &Child, recording: Recording<'_>) -> io::Result<()> {
     }
     // SAFETY: the handle of our own child is open.
     if unsafe { NtResumeProcess(child.as_raw_handle()) } < 0 {
-        return Err(not_recorded(io::Error::other("resume")));
+        return Err(not_recorded(&io::Error::other("not resumed")));
     }
     Ok(())
 }
