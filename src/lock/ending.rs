@@ -98,7 +98,8 @@ impl Ending {
                 return remaining;
             }
             let is_looking = remaining.processes.is_empty() && remaining.look_failed.is_none();
-            let is_late = clock().saturating_sub(began) > STEP;
+            // Looks that have found nothing are few, and this process may have been stopped between two of them.
+            let is_late = clock().saturating_sub(began) > STEP && self.empty_looks == 0;
             if is_late || !(sent || is_looking) {
                 return remaining;
             }

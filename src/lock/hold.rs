@@ -23,9 +23,9 @@ use crate::journal_line::{HoldResult, PastHold};
 use crate::name::LockName;
 use crate::record::{CommandEnd, Live, Record, has_four_digits};
 use crate::status::Status;
-use crate::sys::spawn::{HOLD_LOST, NOT_RECORDED, exec_keeping, spawn};
+use crate::sys::spawn::{HOLD_LOST, exec_keeping, spawn};
 use crate::sys::wait::Watch;
-use crate::sys::{Recording, process};
+use crate::sys::{Recording, process, why_not_recorded};
 
 /// How often a wrapper renews its heartbeat, so that a hold of days does not become overdue.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
@@ -513,16 +513,17 @@ pub(super) fn recording(held: &dyn HeldRecord) -> Result<Option<Recording<'_>>> 
 
 /// Why a command was not started. Only an errno comes out of a child.
 pub(super) fn spawn_error(source: io::Error, path: &Path, program: &str) -> Error {
-    match source.raw_os_error() {
-        Some(HOLD_LOST) => Error::LostWhileAcquiring {
-            path: path.to_owned(),
-        },
-        Some(NOT_RECORDED) => Error::Io {
+    let path = path.to_owned();
+    if source.raw_os_error() == Some(HOLD_LOST) {
+        return Error::LostWhileAcquiring { path };
+    }
+    match why_not_recorded(&source) {
+        Some(source) => Error::Io {
             operation: "write the command's pid to",
-            path: path.to_owned(),
-            source: io::Error::other("it was not executed"),
+            path,
+            source,
         },
-        _ => Error::Spawn {
+        None => Error::Spawn {
             program: program.to_owned(),
             source,
         },

@@ -71,7 +71,7 @@ pub(crate) mod work;
 
 #[cfg(all(feature = "cli", not(target_os = "linux")))]
 pub(crate) use not_linux as memory;
-pub(crate) use recording::{Note, Recording};
+pub(crate) use recording::{Note, Recording, why_not_recorded};
 #[cfg(all(feature = "cluster", target_os = "linux"))]
 pub(crate) use system::keeper;
 #[cfg(all(feature = "cli", windows))]

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::directory::FileExt as _;
-use super::spawn::{HOLD_LOST, NOT_RECORDED};
+use super::spawn::HOLD_LOST;
 
 /// A place in a record that a child fills with its PID before it executes its command.
 #[derive(Debug)]
@@ -52,14 +52,57 @@ impl Note {
         }
         (self.fill)(&mut self.bytes, pid, start);
         let written = record.write_all_at(&self.bytes, self.offset);
-        written.map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))
+        written.map_err(|error| not_recorded(&error))
     }
+}
+
+/// Added to the number of the error that kept a command from being put on record. Only a number passes from a child to its
+/// parent, and no system has so high ones.
+const NOT_RECORDED: i32 = 0x2002_0000;
+
+pub(super) fn not_recorded(why: &io::Error) -> io::Error {
+    io::Error::from_raw_os_error(NOT_RECORDED | why.raw_os_error().unwrap_or(0))
+}
+
+/// Why a command was not put on record, if that is what this error of its start means.
+pub(crate) fn why_not_recorded(error: &io::Error) -> Option<io::Error> {
+    let code = error.raw_os_error()?;
+    (code & NOT_RECORDED == NOT_RECORDED).then(|| match code & 0xFFFF {
+        0 => io::Error::other("it was not executed"),
+        why => io::Error::from_raw_os_error(why),
+    })
 }
 
 /// Fails unless a path is known to name the record.
 pub(super) fn ensure_named(is_named: io::Result<bool>) -> io::Result<()> {
-    if is_named.map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))? {
+    if is_named.map_err(|error| not_recorded(&error))? {
         return Ok(());
     }
     Err(io::Error::from_raw_os_error(HOLD_LOST))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_that_keeps_a_command_from_being_put_on_record_passes_through_one_number() {
+        // It is open for reading alone.
+        let record = File::open("/dev/null").unwrap();
+        let mut note = Note {
+            offset: 0,
+            bytes: vec![b' '; 8],
+            fill: |_, _, _| {},
+            expected: Vec::new(),
+        };
+        let error = note.write(&record, &mut [], 7, None).unwrap_err();
+        let number = error.raw_os_error().unwrap();
+        let passed = io::Error::from_raw_os_error(number);
+        let why = why_not_recorded(&passed).unwrap();
+        assert_eq!(why.raw_os_error(), Some(libc::EBADF));
+        for other in [libc::ENOENT, libc::ENOSPC, HOLD_LOST] {
+            let error = io::Error::from_raw_os_error(other);
+            assert!(why_not_recorded(&error).is_none());
+        }
+    }
 }

@@ -168,6 +168,23 @@ fn on_fuse_a_lock_with_a_dead_and_a_live_reader_is_held() {
     assert_eq!(lines.last(), Some(&"6"), "{said}");
 }
 
+#[test]
+#[ignore = "needs root: a FUSE filesystem (bindfs)"]
+fn on_fuse_a_wait_for_a_lease_that_expires_is_refused_and_does_not_say_that_it_has_timed_out() {
+    let place = Place::new();
+    let script = "mkdir -p behind store; bindfs behind store
+        onehold acquire -q l --ttl 0.3s --owner o >/dev/null
+        onehold run -w 1m l -- echo never 2>&1 || echo $?
+        umount store";
+    let said = place.says("unshare --mount --propagation private", script);
+    assert!(said.contains("`l` is a zombie: a lease of o"), "{said}");
+    assert!(said.contains("has expired"), "{said}");
+    assert!(
+        said.ends_with("\n6\n") && !said.contains("timed out"),
+        "{said}"
+    );
+}
+
 /// A file that has lost its temporary name while it is open keeps it there as `.fuse_hidden…`.
 #[test]
 #[ignore = "needs root: a FUSE filesystem (bindfs)"]

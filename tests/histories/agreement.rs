@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::client::Told;
 use crate::history::{Id, MILLISECOND, Outcome, SECOND, Store, Take, Verb};
 use crate::lock::are_related;
+use crate::plan::Want;
 use crate::signals::{Part, Sent};
 
 const KILL: i32 = 9;
@@ -16,7 +17,7 @@ const AFTER_OUTAGE: u64 = 20 * SECOND;
 pub fn faults(told: &[Told], past: &[Value], store: Store, outages: &[(u64, u64)]) -> Vec<String> {
     let all = All {
         told,
-        is_server: store != Store::FILES,
+        is_server: store == Store::SERVER,
         outages,
     };
     let mut faults: Vec<String> = told
@@ -66,6 +67,9 @@ impl All<'_> {
         let section = told.call.section.as_ref();
         let is_done = section.is_some_and(|section| section.is_done);
         match told.code {
+            // Without memory it cannot even be started, or say why it ends; nor can its command be started.
+            -6 | -11 if matches!(told.plan.want, Some(Want::Memory(_))) => true,
+            127 | 134 | 139 if told.plan.want.is_some() && !is_done => true,
             // Signals that come before it has set itself up, and those that it cannot handle.
             code if code < 0 => was_sent(-code),
             code if is_run && is_done && Some(code) == told.plan.work.map(|work| work.code) => {
@@ -73,7 +77,9 @@ impl All<'_> {
             }
             0 => !is_run && told.result["success"] == true,
             1 | 125 if is_run == (told.code == 125) => {
-                (self.is_server && self.is_troubled(told)) || self.is_lost_early(told, error)
+                (self.is_server && self.is_troubled(told))
+                    || self.is_lost_early(told, error)
+                    || self.is_short_of_something(told)
             }
             3 | 4 => matches!(
                 told.call.verb,
@@ -130,20 +136,32 @@ impl All<'_> {
         })
     }
 
-    /// A hold that was removed before its number was printed.
+    /// A hold that was removed before its number was printed, or right after that.
     fn is_lost_early(&self, told: &Told, error: &str) -> bool {
-        error == "LOST" && self.is_taken_away(told)
+        (error == "LOST" || told.said.contains("lost")) && self.is_taken_away(told)
+    }
+
+    /// It says what there was too little of, and there was.
+    fn is_short_of_something(&self, told: &Told) -> bool {
+        let says = |what: &str| told.said.to_lowercase().contains(what);
+        match told.plan.want {
+            Some(Want::Descriptors(_)) if says("too many open files") => true,
+            Some(Want::Memory(_)) if says("cannot allocate memory") || says("out of memory") => {
+                true
+            }
+            _ => says("no space left") && self.is_in_outage(told, 0),
+        }
+    }
+
+    fn is_in_outage(&self, told: &Told, after: u64) -> bool {
+        let mut outages = self.outages.iter();
+        outages.any(|(from, to)| *from <= told.call.gone && told.call.called <= to + after)
     }
 
     /// Its server failed, or one of its own processes was stopped or killed.
     fn is_troubled(&self, told: &Told) -> bool {
         let is_kept = |sent: &Sent| sent.to == Part::Keeper || sent.to == Part::Caller;
-        let (called, gone) = (told.call.called, told.call.gone);
-        told.sent.iter().any(is_kept)
-            || self
-                .outages
-                .iter()
-                .any(|(from, to)| *from <= gone && called <= to + AFTER_OUTAGE)
+        told.sent.iter().any(is_kept) || self.is_in_outage(told, AFTER_OUTAGE)
     }
 
     fn faults_of_history(&self, past: &[Value]) -> Vec<String> {
@@ -184,6 +202,12 @@ impl All<'_> {
         {
             let noted = noted.get(&told.call.id).map_or(&[][..], Vec::as_slice);
             if noted.is_empty() && self.is_server && is_forgotten(told, past) {
+                continue;
+            }
+            // Who cannot note it, says so.
+            let has_errors = !told.result["errors"].as_array().is_none_or(Vec::is_empty);
+            let is_warned = has_errors && (told.plan.want.is_some() || self.is_in_outage(told, 0));
+            if noted.is_empty() && is_warned {
                 continue;
             }
             if noted.len() != 1 {

@@ -3,6 +3,8 @@
 use serde_json::Value;
 
 use crate::history::{Id, Outcome, Verb};
+#[cfg(test)]
+use crate::history::{Mode, Take};
 
 /// The call whose hold it is, by the message that each call gives its hold.
 pub fn holder(lock: &Value) -> Option<Id> {
@@ -32,6 +34,8 @@ pub fn outcome(verb: &Verb, code: i32, result: &Value) -> Outcome {
     let lock = &result["lock"];
     let is_done = code == 0 && result["success"] == true;
     match verb {
+        // Its number comes out before its hold is in force: whoever is killed in between holds nothing.
+        Verb::Lease(..) | Verb::Job(_) if code != 0 && result["hold"].is_u64() => Outcome::Unknown,
         Verb::Run(_) | Verb::Lease(..) | Verb::Job(_) => of_take(result),
         Verb::Renew(..) => match code {
             0 if is_done => Outcome::Renewed,
@@ -87,5 +91,21 @@ fn of_take(result: &Value) -> Outcome {
         Some("LOCKED" | "TIMEOUT" | "DEADLOCK") if is_held(lock) => Outcome::Refused(holder(lock)),
         Some("LOCKED" | "TIMEOUT" | "ZOMBIE" | "STORE_CHANGED") => Outcome::Nil,
         _ => Outcome::Unknown,
+    }
+}
+
+#[test]
+fn acquire_that_was_killed_after_its_number_is_of_unknown_fate() {
+    let took = serde_json::json!({ "success": true, "hold": 7 });
+    let take = Take {
+        names: vec!["a".to_owned()],
+        mode: Mode::Exclusive,
+        owner: None,
+        by_force: false,
+        waits: None,
+    };
+    for verb in [Verb::Lease(take.clone(), 300), Verb::Job(take)] {
+        assert_eq!(outcome(&verb, 0, &took), Outcome::Took(7));
+        assert_eq!(outcome(&verb, -9, &took), Outcome::Unknown);
     }
 }

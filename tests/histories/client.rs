@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::answer;
 use crate::driver::Driver;
-use crate::harness::seen::{now, processes_with};
-use crate::harness::{Running, example, exit_code, schema};
+use crate::harness::seen::{now, processes_with, state};
+use crate::harness::{Running, example, exit_code, program, schema};
 use crate::history::{Call, Id, Mode, Outcome, Section, Take, Verb};
-use crate::plan::{Plan, seconds};
+use crate::plan::{Plan, Want, seconds};
 use crate::signals::Sent;
 
 /// What is known of a call beyond its history.
@@ -23,6 +23,8 @@ pub struct Told {
     pub plan: Plan,
     pub code: i32,
     pub result: Value,
+    /// All that it printed.
+    pub said: String,
     pub sent: Vec<Sent>,
 }
 
@@ -30,10 +32,10 @@ impl fmt::Debug for Told {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
         let said = |key: &str| &self.result[key];
         let (status, message, error) = (said("status"), said("message"), &said("error")["code"]);
-        let said = if self.result.is_string() {
-            &self.result
+        let said = if self.result.is_null() {
+            &self.said
         } else {
-            message
+            message.as_str().unwrap_or_default()
         };
         let Self {
             call,
@@ -44,8 +46,8 @@ impl fmt::Debug for Told {
         } = self;
         write!(
             to,
-            "{call:?} of {:?}: {code}, {status} {error} {said}, signals {sent:?}",
-            plan.work
+            "{call:?} of {:?} {:?}: {code}, {status} {error} {said:?}, signals {sent:?}",
+            plan.work, plan.want
         )
     }
 }
@@ -101,7 +103,8 @@ impl Driver {
 
     /// Makes a call and waits until nothing of it runs any more, or, if its end was clean, until it has returned.
     pub fn call(&self, id: Id, plan: Plan, dir: Option<&str>) -> Told {
-        let mut command = self.env.onehold(self.words(id, &plan));
+        let mut command = self.with_little(plan.want);
+        command.args(self.words(id, &plan));
         let mut job = None;
         if let Verb::Job(_) = plan.verb {
             let sleeper = Running::sleeper_for(100_000);
@@ -137,12 +140,15 @@ impl Driver {
             Verb::Run(_) => result["status"] == "released",
             _ => outcome != Outcome::Unknown,
         };
-        let gone = if is_clean {
-            returned
-        } else {
-            self.wait_until_gone(id)
-        };
-        let section = plan.work.and_then(|_| self.section(id));
+        if !is_clean {
+            self.wait_until_gone(id);
+        }
+        let (section, worker) = plan.work.and_then(|_| self.section(id)).unzip();
+        // On its way to its end a process has no environment any more.
+        while !is_clean && worker.is_some_and(|worker| !has_ended(worker)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let gone = if is_clean { returned } else { now() };
         // Of a hold that a signal has ended before its command began.
         if is_run && section.is_none() && result["status"] == "interrupted" {
             outcome = Outcome::Unknown;
@@ -164,17 +170,26 @@ impl Driver {
         if let Some(job) = job {
             end_job(job, &mut call);
         }
-        let mut told = Told {
+        Told {
             call,
             plan,
             code,
             result,
+            said: String::from_utf8_lossy(&said).into_owned(),
             sent,
-        };
-        if told.result.is_null() {
-            told.result = Value::String(String::from_utf8_lossy(&said).into_owned());
         }
-        told
+    }
+
+    /// The program, with less than it may need of something. Its command may have more.
+    fn with_little(&self, want: Option<Want>) -> Command {
+        let limit = match want {
+            None => return self.env.onehold([""; 0]),
+            Some(Want::Descriptors(most)) => format!("--nofile={most}:"),
+            Some(Want::Memory(more)) => format!("--as={}:", self.least_memory + more),
+        };
+        let mut command = self.env.command("prlimit");
+        command.arg(limit).arg(program());
+        command
     }
 
     /// What a run does.
@@ -201,28 +216,28 @@ impl Driver {
         processes_with(|variables| variables.contains(&mark.as_bytes()))
     }
 
-    fn wait_until_gone(&self, id: Id) -> u64 {
+    fn wait_until_gone(&self, id: Id) {
         while !self.processes_of(id).is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        now()
     }
 
-    /// What its section has written, if it had begun.
-    fn section(&self, id: Id) -> Option<Section> {
+    /// What its section has written, if it had begun, and its process.
+    fn section(&self, id: Id) -> Option<(Section, u32)> {
         let file = self.work().join(id.to_string());
         let text = fs::read_to_string(&file).ok()?;
         let mut words = text.split_whitespace();
         let mut number = || words.next()?.parse::<u64>().ok();
         let (from, to, hold) = (number()?, number()?, number()?);
         fs::remove_file(file).unwrap();
-        Some(Section {
+        let section = Section {
             from,
             to,
             hold,
             is_done: words.next()? == "true",
             is_overlapping: words.next()? == "true",
-        })
+        };
+        Some((section, words.next()?.parse().ok()?))
     }
 }
 
@@ -245,6 +260,10 @@ fn options(id: Id, take: &Take) -> Vec<String> {
         add(&["-w", &seconds(waits)]);
     }
     words
+}
+
+fn has_ended(pid: u32) -> bool {
+    state(pid).is_none_or(|state| matches!(state.as_str(), "Z" | "X"))
 }
 
 /// The object on the last line, as onehold-json(5) has it; null if there is none.

@@ -163,6 +163,14 @@ impl Store {
         after_waiting: 5 * SECOND,
     };
 
+    /// A filesystem on which nothing is taken over, and there is no queue.
+    pub const NO_TAKEOVER: Self = Self {
+        after_expiry: 3_600 * SECOND,
+        after_death: 3_600 * SECOND,
+        under_way: 0,
+        after_waiting: 0,
+    };
+
     /// A server: a dead holder is taken over within 2 T, or 3 T after an outage, and T is at most 10 s here. A client
     /// is cut off for up to 9 s.
     pub const SERVER: Self = Self {

@@ -35,6 +35,8 @@ mod signals;
 // Exit codes, JSON and `history`.
 mod agreement;
 mod driver;
+// On other filesystems.
+mod places;
 
 // The same on servers; some of what the tests of servers share.
 #[cfg(all(feature = "etcd", feature = "postgres"))]

@@ -14,14 +14,32 @@ pub struct Work {
     pub is_deaf: bool,
 }
 
+/// What a call has too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// It may have so many descriptors open.
+    Descriptors(u64),
+    /// So many bytes more than the program needs to say its version.
+    Memory(u64),
+}
+
 /// A call that is about to be made.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub verb: Verb,
     pub work: Option<Work>,
+    pub want: Option<Want>,
 }
 
 impl Plan {
+    pub fn of(verb: Verb) -> Self {
+        Self {
+            verb,
+            work: None,
+            want: None,
+        }
+    }
+
     pub fn take(&self) -> Option<&Take> {
         match &self.verb {
             Verb::Run(take) | Verb::Lease(take, _) | Verb::Job(take) => Some(take),
@@ -41,6 +59,8 @@ pub struct Pace {
     pub ttl: u64,
     /// Whether holds can end with a process.
     pub has_jobs: bool,
+    /// Whether calls are in want.
+    pub has_wants: bool,
 }
 
 #[cfg_attr(
@@ -53,12 +73,14 @@ impl Pace {
         waits: [20, 100, 1_000, 5_000],
         ttl: 300,
         has_jobs: true,
+        has_wants: false,
     };
     pub const SERVER: Self = Self {
         works: [5, 20, 50, 100, 300, 2_500],
         waits: [200, 1_000, 5_000, 25_000],
         ttl: 5_000,
         has_jobs: false,
+        has_wants: false,
     };
 }
 
@@ -66,8 +88,21 @@ fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
     all[rng.below(all.len())]
 }
 
-/// Holds that a client has made and may renew and release.
+/// A call by chance. `own`: holds that a client has made and may renew and release.
 pub fn next(id: Id, rng: &mut Rng, pace: &Pace, own: &[Call]) -> Plan {
+    let mut plan = verb(id, rng, pace, own);
+    if pace.has_wants {
+        plan.want = match rng.below(4) {
+            // Of which three are for input and output.
+            0 => Some(Want::Descriptors(4 + rng.below(12) as u64)),
+            1 => Some(Want::Memory(4096 * rng.below(400) as u64)),
+            _ => None,
+        };
+    }
+    plan
+}
+
+fn verb(id: Id, rng: &mut Rng, pace: &Pace, own: &[Call]) -> Plan {
     let name = |rng: &mut Rng| one_of(rng, &NAMES).to_owned();
     let verb = match rng.below(100) {
         0..64 => return run(rng, pace),
@@ -88,7 +123,7 @@ pub fn next(id: Id, rng: &mut Rng, pace: &Pace, own: &[Call]) -> Plan {
         90..92 => Verb::Cleanup,
         _ => Verb::Check(name(rng)),
     };
-    Plan { verb, work: None }
+    Plan::of(verb)
 }
 
 fn take(names: &[&str], mode: Mode) -> Take {
@@ -133,8 +168,8 @@ fn run(rng: &mut Rng, pace: &Pace) -> Plan {
         is_deaf: rng.below(8) == 0,
     };
     Plan {
-        verb: Verb::Run(take),
         work: Some(work),
+        ..Plan::of(Verb::Run(take))
     }
 }
 

@@ -25,22 +25,24 @@ pub fn judge(history: &History) -> Result<Effort, String> {
 
 /// With the calls that the fault names, as they were recorded.
 fn explain(history: &History, steps: &[Step], fault: &str) -> String {
-    let is_named = |id: Id| {
-        let words = [
-            format!("call: {id},"),
-            format!("id: {id},"),
-            format!("({id},"),
-            format!("({id})"),
-        ];
-        words.iter().any(|words| fault.contains(words))
-    };
-    let calls = history.calls.iter().filter(|call| is_named(call.id));
+    let calls = history.calls.iter().filter(|call| is_named(call.id, fault));
     let calls: Vec<String> = calls.map(|call| format!("{call:?}")).collect();
     format!(
         "among {} steps: {fault}\nThe calls:\n{}",
         steps.len(),
         calls.join("\n")
     )
+}
+
+/// Whether a fault is about that call.
+pub fn is_named(id: Id, fault: &str) -> bool {
+    let words = [
+        format!("call: {id},"),
+        format!("id: {id},"),
+        format!("({id},"),
+        format!("({id})"),
+    ];
+    words.iter().any(|words| fault.contains(words))
 }
 
 struct Meaning<'a> {
@@ -178,7 +180,7 @@ impl<'a> Meaning<'a> {
     }
 
     /// Whether a hold that nobody is sure of is needed for anything: else it would only be in the way. A full lock may
-    /// be full because of it, of which only one holder is named.
+    /// be full because of it, of which only one holder is named; and by force, it has ended others.
     fn explains(&self, call: &Call) -> bool {
         let own = self.takes[&call.id];
         let may_fill = own.mode != Mode::Exclusive
@@ -188,7 +190,7 @@ impl<'a> Meaning<'a> {
                     .filter(|_| matches!(other.outcome, Outcome::Refused(_)));
                 take.is_some_and(|take| matches!(take.mode, Mode::Slots(_)) && meet(take, own))
             });
-        self.needs_any || may_fill || self.named.contains(&call.id)
+        self.needs_any || may_fill || own.by_force || self.named.contains(&call.id)
     }
 
     fn add_renewal(&mut self, call: &Call, hold: Id, ttl: u64, outcome: &Outcome) {

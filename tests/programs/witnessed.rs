@@ -18,6 +18,7 @@ const MOST: i64 = 1000;
 /// owned may run beside parents and children.
 pub fn section(words: &[String]) {
     let from = now();
+    raise_limits();
     let directory = Path::new(&words[0]);
     let has = |word| words.iter().any(|other| other == word);
     if has("deaf") {
@@ -36,8 +37,12 @@ pub fn section(words: &[String]) {
     let hold = env::var("ONEHOLD_HOLD").unwrap();
     let file = File::create(directory.join(&words[1])).unwrap();
     let ends = from + words[2].parse::<u64>().unwrap() * 1_000_000;
+    let own = std::process::id();
     let write = |to: u64, is_done: bool| {
-        let line = format!("{from:020} {to:020} {hold} {is_done:5} {}\n", !is_alone);
+        let line = format!(
+            "{from:020} {to:020} {hold} {is_done:5} {:5} {own}\n",
+            !is_alone
+        );
         file.write_all_at(line.as_bytes(), 0).unwrap();
     };
     loop {
@@ -51,6 +56,22 @@ pub fn section(words: &[String]) {
     write(now(), true);
     // The locks are those of this process, until it is gone.
     exit(words[3].parse().unwrap());
+}
+
+/// The program that started it may have had less than it needs.
+fn raise_limits() {
+    for what in [libc::RLIMIT_NOFILE, libc::RLIMIT_AS] {
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: the place is ours.
+        unsafe {
+            libc::getrlimit(what, &raw mut limit);
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(what, &raw const limit);
+        }
+    }
 }
 
 /// Locks what stands for one name, and what stands for it beside its parents: bytes of the files of each. `None`: somebody

@@ -15,7 +15,7 @@ use rustix::fs::fstat;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::file::{id_at, id_of};
-use crate::sys::recording::{Note, Recording, ensure_named};
+use crate::sys::recording::{Note, Recording, ensure_named, not_recorded};
 use crate::sys::signal::{restore_callers_dispositions, restore_callers_dispositions_before_exec};
 
 /// What the child does between fork and exec. Everything is laid out before, because only
@@ -29,9 +29,7 @@ pub(in crate::sys) struct BeforeExec {
     inherit: bool,
 }
 
-/// Why a child did not run its command. Only an errno passes from the child to its parent, so
-/// failures of our own travel as errnos that execve(2) does not know.
-pub(crate) const NOT_RECORDED: i32 = libc::ENOTRECOVERABLE;
+/// Only an errno passes from a child to its parent, so this travels as one that execve(2) does not know.
 pub(crate) const HOLD_LOST: i32 = libc::ESTALE;
 
 /// Starts `command`, whose child puts itself on record.
@@ -101,7 +99,7 @@ impl BeforeExec {
         // The lock may have been broken before the PID was on record: `break` removes the name
         // first. Until here a dead wrapper is not taken for a dead hold, because this child
         // holds the kernel lock.
-        let own = fstat(record).map_err(|_| io::Error::from_raw_os_error(NOT_RECORDED))?;
+        let own = fstat(record).map_err(|errno| not_recorded(&errno.into()))?;
         for path in &self.paths {
             let named = id_at(&**path);
             ensure_named(named.map(|named| named == Some(id_of(&own))))?;

@@ -15,10 +15,9 @@ use super::file::path_names_file;
 use super::process::start_ticks;
 use super::work::Job;
 use crate::identity::Pid;
-use crate::sys::recording::{Recording, ensure_named};
+use crate::sys::recording::{Recording, ensure_named, not_recorded};
 
 /// Why a command was not run. No error of the system's has these numbers.
-pub(crate) const NOT_RECORDED: i32 = 0x2001_0001;
 pub(crate) const HOLD_LOST: i32 = 0x2001_0002;
 
 #[link(name = "ntdll")]
@@ -72,7 +71,7 @@ fn put_on_record(child: &Child, recording: Recording<'_>) -> io::Result<()> {
     }
     // SAFETY: the handle of our own child is open.
     if unsafe { NtResumeProcess(child.as_raw_handle()) } < 0 {
-        return Err(io::Error::from_raw_os_error(NOT_RECORDED));
+        return Err(not_recorded(&io::Error::other("not resumed")));
     }
     Ok(())
 }

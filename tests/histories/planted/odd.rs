@@ -1,9 +1,10 @@
 //! Histories that locks have, though they look odd.
 
 use super::{
-    Histories, broke, checked, killed, lease, refused, refused_for_waiter, renewed, run, vanished,
+    Histories, broke, call, checked, killed, lease, refused, refused_for_waiter, renewed, run,
+    vanished,
 };
-use crate::history::{Outcome, Store};
+use crate::history::{Outcome, Store, Verb};
 
 #[allow(clippy::too_many_lines, reason = "a list")]
 pub fn odd() -> Histories {
@@ -43,6 +44,29 @@ pub fn odd() -> Histories {
             vec![
                 lease(1, "a", (0, 20), 100),
                 run(3, "a", (90, 130), (102, 120)),
+            ],
+        ),
+        (
+            "a hold that a killed call has ended by force, of which nobody says a word",
+            files,
+            vec![
+                run(1, "a", (0, 90), (10, 80)),
+                vanished(2, "a --force", (20, 40)),
+                run(3, "a", (50, 70), (55, 65)),
+            ],
+        ),
+        (
+            "a lease whose call was killed between its number and its confirmation",
+            files,
+            vec![
+                call(
+                    1,
+                    lease(1, "a", (0, 0), 300).verb,
+                    (0, 20),
+                    Outcome::Unknown,
+                ),
+                call(2, Verb::Cleanup, (30, 40), Outcome::Removed(vec![1])),
+                run(3, "a", (50, 70), (55, 65)),
             ],
         ),
         (

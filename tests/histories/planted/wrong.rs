@@ -273,6 +273,14 @@ pub fn wrong() -> Histories {
             ],
         ),
         (
+            "a lease in force that is cleaned up",
+            files,
+            vec![
+                lease(1, "a", (0, 20), 300),
+                call(2, Verb::Cleanup, (30, 40), Outcome::Removed(vec![1])),
+            ],
+        ),
+        (
             "a take beside one that was forced",
             files,
             vec![

@@ -27,6 +27,9 @@ use crate::taking::prompt::{confirm, report_cancel};
 use crate::taking::{Taking, malformed};
 use crate::words;
 
+/// By how much a wait may end before its time, which is measured in milliseconds.
+const WAKES_EARLY: Duration = Duration::from_millis(10);
+
 /// Limit of prompts for one call. The lock can change while a prompt waits for its answer; then the
 /// new state is shown and asked for again. Each of those that share a lock is asked for.
 const MAX_PROMPTS: usize = 100;
@@ -372,7 +375,11 @@ impl<'a> Taking<'a> {
         let takes_zombies = matches!(typed.on_zombie, None | Some(OnZombie::Take));
         let is_ripening = takes_zombies && status.verdict.takeable_in.is_some();
         // Who does not wait may have known a hold to be dead, and another got its lock.
-        let waited = blocked.waited.filter(|_| typed.wait.is_some());
+        let waited = blocked.waited.filter(|waited| match typed.wait {
+            // No wait goes on for a hold that no wait ends, such as a zombie that nobody may take over.
+            Some(WaitLimit::AtMost(limit)) => waited.saturating_add(WAKES_EARLY) >= limit,
+            Some(WaitLimit::Forever) | None => false,
+        });
         let refusal = match waited {
             _ if is_malformed => Refusal::MALFORMED,
             _ if blocked.waiting.is_some() => Refusal::QUEUE_FULL,
@@ -389,13 +396,9 @@ impl<'a> Taking<'a> {
                 format!("{waiting} {are} waiting already: {holder}")
             }
             (Refusal::DEADLOCK, _) => describe_deadlock(&blocked.deadlock),
-            (Refusal::TIMEOUT, limit) => {
-                let time = match limit {
-                    // As it was asked for: a wait ends a little later.
-                    Some(WaitLimit::AtMost(limit)) => words::short_span(limit),
-                    _ => words::span(waited.unwrap_or_default()),
-                };
-                format!("timed out after {time}: {holder}")
+            // As it was asked for: a wait ends a little later.
+            (Refusal::TIMEOUT, Some(WaitLimit::AtMost(limit))) => {
+                format!("timed out after {}: {holder}", words::short_span(limit))
             }
             _ => holder,
         };

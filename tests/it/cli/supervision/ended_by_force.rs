@@ -162,6 +162,27 @@ fn look_that_fails_does_not_pass_for_one_that_finds_nothing() {
 }
 
 #[test]
+#[ignore = "needs strace: apt install strace"]
+#[cfg(target_os = "linux")]
+fn work_that_has_ended_is_known_to_have_ended_however_long_a_look_takes() {
+    let env = TestEnv::new();
+    let (mut wrapper, command) = running(&env, &[], "trap '' TERM; while :; do sleep 0.02; done");
+    wrapper.signal(Signal::TERM);
+    wait_until("TERM was sent", || {
+        env.record("x").contains("\"told\":true")
+    });
+    wrapper.kill();
+    send(command, Signal::KILL);
+    wait_until("the command has ended", || !is_running(command));
+    // Of those that are listed some have vanished when they are looked at, so that one look is not enough.
+    let _vanishing = Running::start(env.session("while :; do sh -c :; done"));
+    let mut strace = env.command("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-P", "/proc", "-e"]);
+    strace.args(["inject=getdents64:delay_exit=150000", "onehold"]);
+    strace.args(["run", "x", "--", "true"]).assert().success();
+}
+
+#[test]
 fn break_while_term_is_handled_is_said() {
     let env = TestEnv::new();
     let trap = "trap 'echo > handled; sleep 0.3; exit 5' TERM";
