@@ -46,7 +46,7 @@ fn verbs_send_no_more_requests_than_they_need() {
     let on = on();
     let (proxy, url) = on.behind_one();
     let behind = On::at(url);
-    on.done(&["run", "first", "--", "true"]);
+    on.number(&["x", "y", "a/b"]);
     let sent = |args: &[&str]| {
         proxy.forget();
         behind.done(args);
