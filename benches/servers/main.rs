@@ -101,16 +101,12 @@ fn run(bench: &Bench) -> Vec<Row> {
     let rounds = number("ONEHOLD_ROUNDS", 200);
     let mut rows = Vec::new();
     for server in bench.servers() {
-        let commands = [
-            || bench.onehold(server, &["run", "x", "--", "true"]),
-            || server.other("x", "true"),
-        ];
+        let own = || bench.onehold(server, &["run", "x", "--", "true"]);
+        let other = || server.other("x", "true");
+        let both: [&dyn Fn() -> Command; 2] = [&own, &other];
         let mut times = [Vec::new(), Vec::new()];
         for _ in 0..rounds {
-            for (make, times) in [&commands[0] as &dyn Fn() -> Command, &commands[1]]
-                .into_iter()
-                .zip(&mut times)
-            {
+            for (make, times) in both.iter().zip(&mut times) {
                 let command = make();
                 let began = Instant::now();
                 succeed(command);

@@ -314,6 +314,8 @@ impl Keeping {
         let new = |process: &ProcessId| state.live.process() != Some(*process);
         if let Some(process) = live.process().filter(new) {
             state.unwritten = Some(process);
+            state.is_told |= state.has_thread;
+            self.wake.notify_all();
         }
     }
 
