@@ -225,7 +225,7 @@ fn hand_over(bench: &Bench) -> Vec<Row> {
 
 /// What a server sees of many that wait, and of many that hold.
 fn crowd(bench: &Bench) -> Vec<Row> {
-    const WATCHED: Duration = Duration::from_secs(60);
+    const WATCHED: Duration = Duration::from_mins(1);
     let mut rows = Vec::new();
     for server in bench.servers() {
         let (name, _) = server.names();
@@ -250,7 +250,7 @@ fn crowd(bench: &Bench) -> Vec<Row> {
             let (before, cpu, began) = (server.requests(), server.cpu(), Instant::now());
             std::thread::sleep(WATCHED);
             let seconds = began.elapsed().as_secs_f64();
-            let cores = (server.cpu() - cpu).as_secs_f64() / seconds;
+            let cores = server.cpu().saturating_sub(cpu).as_secs_f64() / seconds;
             let rate = (server.requests() - before) as f64 / seconds;
             println!("{name}, {count} {what}: {rate:.1} requests a second");
             rows.push(row(

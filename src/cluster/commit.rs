@@ -475,9 +475,9 @@ pub(super) fn number(
         .iter()
         .filter_map(|(key, _)| last_number(view, &keys.last(&key.name)));
     let above = replaced.chain(last).max().unwrap_or(0);
-    let least = now_us.max(above.saturating_add(1)).min(MAX_HOLD - GROUPS);
+    let lowest = now_us.max(above.saturating_add(1)).min(MAX_HOLD - GROUPS);
     let group = put.first().map_or(0, |(key, _)| group(key.name.as_str()));
-    least + (group + GROUPS - least % GROUPS) % GROUPS
+    lowest + (group + GROUPS - lowest % GROUPS) % GROUPS
 }
 
 fn last_comparison(view: &View, last: &str, digits: &str) -> Compare {

@@ -62,10 +62,10 @@ fn clients_of_different_locks_seldom_meet() {
         });
         let sent = proxy.paths();
         let is_txn = |path: &&String| [TXN, "then"].contains(&path.as_str());
-        let takes = sent.iter().filter(is_txn).count() - CLIENTS * RUNS;
-        let each = takes as f64 / (CLIENTS * RUNS) as f64;
-        println!("{each:.2} transactions for a take, and one for its release");
-        assert!(each <= 1.2, "{each:.2}: {is_after_one_ahead}");
+        let runs = CLIENTS * RUNS;
+        let takes = sent.iter().filter(is_txn).count() - runs;
+        println!("{takes} transactions for {runs} takes, and one for each release");
+        assert!(takes * 10 <= runs * 12, "{takes}: {is_after_one_ahead}");
     }
 }
 
