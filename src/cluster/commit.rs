@@ -4,6 +4,7 @@
 //! Whatever puts a life key puts its record in the same transaction. So a record that is unchanged, and whose
 //! life key was gone, is still dead, and relatives are compared by their records alone.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
 use super::engine::{Engine, TIMEOUT};
 use super::history::{self, KnownLines};
-use super::keys::{Keys, Part};
+use super::keys::{GROUPS, Keys, Part, group};
 use super::lease::Granted;
 use super::snapshot::is_number;
 use super::store::{CHANGE, Cluster, DEFAULT_TTL, Session, has_fault};
@@ -104,11 +105,7 @@ impl Session<'_> {
     ) -> Result<Committed> {
         let keys = &self.cluster.keys;
         if !taking.resumes {
-            let put = taking.put.iter();
-            let replaced = put.filter_map(|(_, old)| old.as_ref()?.record());
-            let replaced = replaced.map(|record| record.hold).max();
-            let last = keys.last();
-            taking.record.hold = number(taking.view, &last, replaced.unwrap_or(0), now_us());
+            taking.record.hold = number(taking.view, keys, taking.put, now_us());
         }
         taking.record.ttl_ms = Some(lease.ttl_ms());
         if !taking.resumes && self.cluster.has_lost.swap(false, Ordering::Relaxed) {
@@ -210,8 +207,11 @@ impl Session<'_> {
         }
         if !taking.resumes {
             let digits = format!("{:016}", record.hold);
-            txn.only_if(last_comparison(view, &keys.last(), &digits));
-            txn.put(&keys.last(), digits.as_bytes(), 0);
+            let names = taking.put.iter().map(|(key, _)| keys.last(&key.name));
+            for last in names.collect::<BTreeSet<_>>() {
+                txn.only_if(last_comparison(view, &last, &digits));
+                txn.put(&last, digits.as_bytes(), 0);
+            }
             let (tickets, created) = taking.ticket.unwrap_or_default();
             for ticket in tickets {
                 txn.only_if(Compare::was_created_at(ticket, created));
@@ -448,7 +448,7 @@ pub(super) fn life_value(kind: Kind, hold: u64) -> String {
     format!("{kind} {hold}")
 }
 
-/// The last number of a store. `None`: there is none, or it is not a valid one.
+/// The last number of a group. `None`: there is none, or it is not a valid one.
 fn last_number(view: &View, key: &str) -> Option<u64> {
     let value = view.get(key).map(|found| &found.value)?;
     let text = std::str::from_utf8(value).ok()?;
@@ -461,10 +461,23 @@ fn now_us() -> u64 {
     u64::try_from(Utc::now().timestamp_micros()).unwrap_or(0)
 }
 
-pub(super) fn number(view: &View, last: &str, replaced: u64, now_us: u64) -> u64 {
-    let last = last_number(view, last).unwrap_or(0);
-    let next = last.max(replaced).saturating_add(1);
-    now_us.max(next).min(MAX_HOLD)
+/// The number of a hold: above those of all earlier holds of its locks. Its remainder tells the group of the first one,
+/// so that no other group gives it: a key for all numbers would make each take a rival of all others.
+pub(super) fn number(
+    view: &View,
+    keys: &Keys,
+    put: &[(Key, Option<Judged<Handle>>)],
+    now_us: u64,
+) -> u64 {
+    let replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
+    let replaced = replaced.map(|record| record.hold);
+    let last = put
+        .iter()
+        .filter_map(|(key, _)| last_number(view, &keys.last(&key.name)));
+    let above = replaced.chain(last).max().unwrap_or(0);
+    let lowest = now_us.max(above.saturating_add(1)).min(MAX_HOLD - GROUPS);
+    let group = put.first().map_or(0, |(key, _)| group(key.name.as_str()));
+    lowest + (group + GROUPS - lowest % GROUPS) % GROUPS
 }
 
 fn last_comparison(view: &View, last: &str, digits: &str) -> Compare {

@@ -88,7 +88,7 @@ fn keys() -> Vec<String> {
     let all = parts
         .iter()
         .flat_map(|part| names.map(|name| format!("{PREFIX}//{part}/{name}")));
-    all.chain([format!("{PREFIX}//last")]).collect()
+    all.chain([format!("{PREFIX}//last/2a")]).collect()
 }
 
 /// One key, what is below it, or a part of the store.

@@ -176,8 +176,9 @@ impl HeldRecord for HeldKeys {
         true
     }
 
-    /// Nothing: of what changes nobody else is told.
+    /// Others are told of the command alone, once it runs for longer.
     fn write_live(&mut self, live: Live) -> Result<()> {
+        self.keeping.runs(&live);
         self.record.live = live;
         Ok(())
     }

@@ -14,21 +14,18 @@ use std::ops::Range;
 
 use chrono::Utc;
 
-use super::keys::{Keys, Part};
+use super::keys::{self, Keys, Part};
 use super::store::{READ, Session};
 use super::txn::{Operation, Read, ReadAnswer, Txn, only};
 use super::view::View;
 use crate::error::Result;
 use crate::journal_line::{Line, PastHold};
 use crate::name::LockName;
-use crate::record::digest;
 use crate::sys::random_u64;
 
 /// How many lines a lock keeps, and how many those of a group keep together.
 const OF_LOCK: usize = 50;
 const OF_GROUP: usize = 100;
-
-const GROUPS: u64 = 64;
 
 /// How many of the surplus of a group go at most for each new line, and how many if the group has more than `MANY`.
 const OF_OTHERS: usize = 2;
@@ -53,9 +50,9 @@ const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
 pub(super) struct KnownLines(BTreeSet<String>);
 
 /// The group of a lock.
-fn group(keys: &Keys, name: &str) -> Range<String> {
-    let group = digest(name.as_bytes()) % GROUPS;
-    let all = keys.all(Part::Past).start;
+fn group(store: &Keys, name: &str) -> Range<String> {
+    let group = keys::group(name);
+    let all = store.all(Part::Past).start;
     format!("{all}{group:02x}/")..format!("{all}{group:02x}0")
 }
 

@@ -26,6 +26,7 @@ use super::view::{View, content};
 use crate::backend::Patience;
 use crate::decision::{Decision, Key, decide};
 use crate::error::{Result, cause_text};
+use crate::identity::ProcessId;
 use crate::journal_line::PastHold;
 use crate::record::{Content, Kind, Live, Record};
 use crate::sys::process::boottime_milliseconds;
@@ -75,6 +76,8 @@ pub(super) struct Keeping {
 pub(super) struct State {
     /// What others may have changed of the record.
     pub(super) live: Live,
+    /// The process that runs under the hold, until it is on record.
+    unwritten: Option<ProcessId>,
     pub(super) lease: Granted,
     /// t0.
     pub(super) shown_ms: u64,
@@ -239,6 +242,7 @@ impl Keeping {
         let mut is_confirmed = true;
         let mut ahead = wall_clock_ahead();
         let mut unanswered = 0;
+        self.write_process();
         loop {
             let now = boottime_milliseconds();
             // Another watch is needed beside requests that this member answers.
@@ -281,6 +285,7 @@ impl Keeping {
             let now = boottime_milliseconds();
             match beat {
                 Beat::Confirmed | Beat::SigningIn => {
+                    self.write_process();
                     self.tell_guard();
                     // A thread that signs in wakes this one when it has.
                     let least = if is_confirmed { 0 } else { now + ttl / 20 };
@@ -300,6 +305,52 @@ impl Keeping {
                 }
             }
             unanswered = 0;
+        }
+    }
+
+    /// The command that runs under the hold.
+    pub(super) fn runs(&self, live: &Live) {
+        let mut state = self.state();
+        let new = |process: &ProcessId| state.live.process() != Some(*process);
+        if let Some(process) = live.process().filter(new) {
+            state.unwritten = Some(process);
+            state.is_told |= state.has_thread;
+            self.wake.notify_all();
+        }
+    }
+
+    /// Writes the process into the record, unless it is there. Most commands end before that.
+    fn write_process(&self) {
+        let _sending = locked(&self.sending);
+        let (txn, live) = {
+            let state = self.state();
+            if state.unwritten.is_none() || state.is_released {
+                return;
+            }
+            let mut live = state.live.clone();
+            live.set_process(state.unwritten);
+            let record = Record {
+                live: live.clone(),
+                ..self.taken.record.clone()
+            };
+            let Ok(value) = self.cluster.written(&record) else {
+                return;
+            };
+            let txn = self.if_held(&state, |txn, hold, _| {
+                txn.only_if(Compare::was_modified_at(hold, state.modified));
+                txn.put(hold, &value, 0);
+            });
+            (txn, live)
+        };
+        // If it was done and the answer is lost, the next look finds it.
+        let answer = self.engine().txn(&txn, TIMEOUT).ok();
+        if let Some(answer) = answer.filter(|answer| answer.succeeded) {
+            let mut state = self.state();
+            state.modified = answer.revision;
+            state.live = live;
+            state.unwritten = None;
+            drop(state);
+            self.tell_guard();
         }
     }
 

@@ -11,7 +11,7 @@
 //! | `PREFIX//wait/NAME//!LEASE` | the ticket of a caller that takes by force, ahead of all waiters | its own |
 //! | `PREFIX//keep/NAME//OWNER-WANTS` | a place that is kept, with digests of its owner and of what is wanted | its own, as long as that is kept |
 //! | `PREFIX//past/GROUP/NAME//TIME-NONCE` | a line about a hold of the lock that has ended | none |
-//! | `PREFIX//last` | the last number, 16 digits | none |
+//! | `PREFIX//last/GROUP` | the last number of a lock of the group, 16 digits | none |
 //! | `PREFIX//epoch` | the epoch of the server that wrote it | none |
 //! | `PREFIX//epoch/pause` | nothing; no lock is taken until it has ended | its own |
 
@@ -20,6 +20,15 @@ use std::ops::Range;
 use crate::decision::{Index, Key};
 use crate::name::LockName;
 use crate::record::{digest, named};
+
+/// How many groups of locks there are, by digest of the name: a group has its own last number, and its lines of the
+/// journal are bounded together.
+pub(super) const GROUPS: u64 = 64;
+
+/// The group of a lock.
+pub(super) fn group(name: &str) -> u64 {
+    digest(name.as_bytes()) % GROUPS
+}
 
 /// The keys of one store.
 #[derive(Clone, Debug)]
@@ -184,8 +193,8 @@ impl Keys {
         self.epoch()..format!("{}0", self.epoch())
     }
 
-    pub(super) fn last(&self) -> String {
-        format!("{}//last", self.prefix)
+    pub(super) fn last(&self, name: &LockName) -> String {
+        format!("{}//last/{:02x}", self.prefix, group(name.as_str()))
     }
 
     /// Which hold a key is of. `None`: it is none of a store's.

@@ -65,14 +65,19 @@ impl View {
         }
     }
 
-    /// That there is nothing, after a hold with this number.
-    pub(super) fn guess_after(keys: &Keys, number: Vec<u8>) -> Self {
+    /// That there is nothing, after a hold of these locks with this number.
+    pub(super) fn guess_after<'a>(
+        keys: &Keys,
+        names: impl Iterator<Item = &'a LockName>,
+        number: &[u8],
+    ) -> Self {
         let mut view = Self::guess();
         let last = KeyValue {
-            value: number,
+            value: number.to_owned(),
             ..KeyValue::default()
         };
-        view.keys.insert(keys.last(), last);
+        view.keys
+            .extend(names.map(|name| (keys.last(name), last.clone())));
         view
     }
 
@@ -219,7 +224,7 @@ pub(super) fn area(keys: &Keys, name: &LockName, revision: i64) -> Vec<Read> {
     let mut reads = vec![
         read(only(&keys.exclusive(Part::Hold, name)), 0, false),
         read(only(&keys.exclusive(Part::Life, name)), 0, true),
-        read(only(&keys.last()), 0, false),
+        read(only(&keys.last(name)), 0, false),
         read(keys.tree(name), FIRST_PAGE, false),
         read(keys.below(Part::Hold, name), FIRST_PAGE, false),
         read(keys.below(Part::Life, name), FIRST_PAGE, true),

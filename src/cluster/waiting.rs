@@ -502,7 +502,9 @@ impl Place {
         });
         if let Some(number) = given_back {
             // The waiter ahead had the lock and has released it. So it is most likely our turn.
-            self.view = Some(View::guess_after(&self.cluster().keys, number.clone()));
+            let wants = self.content.request.wants.iter();
+            let names = wants.map(|want| &want.name);
+            self.view = Some(View::guess_after(&self.cluster().keys, names, number));
             return true;
         }
         let keys = &self.tickets.cluster.keys;

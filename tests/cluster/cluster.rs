@@ -180,8 +180,8 @@ impl On {
                 let keys = shared_postgres().sql(&format!(
                     "select substr(key, length(prefix) + 3) from onehold.item where prefix = '{prefix}'"
                 ));
-                let is_left =
-                    |key: &&str| !["last", "epoch"].contains(key) && !key.starts_with("past/");
+                let stays = |key: &str| key.starts_with("past/") || key.starts_with("last/");
+                let is_left = |key: &&str| *key != "epoch" && !stays(key);
                 keys.lines().filter(is_left).map(str::to_owned).collect()
             }
         }
@@ -497,11 +497,11 @@ impl Cluster {
         text
     }
 
-    /// The keys below a prefix, without the last number.
+    /// The keys below a prefix, without the last numbers.
     pub fn left_below(&self, prefix: &str) -> Vec<String> {
         let text = self.ctl(&["get", "--prefix", &format!("{prefix}//"), "--keys-only"]);
         text.lines()
-            .filter(|line| !line.is_empty() && !line.ends_with("//last"))
+            .filter(|line| !line.is_empty() && !line.contains("//last/"))
             .filter(|line| !line.ends_with("//epoch") && !line.contains("//past/"))
             .map(str::to_owned)
             .collect()

@@ -1,8 +1,14 @@
 use std::fmt::Write as _;
 
+use crate::clocks::WallClock;
 use crate::cluster::{Cluster, On, shared};
 use crate::harness::{CONTENDERS, Running, json_object, wait_until};
 use crate::proxy::{Fate, Proxy};
+use crate::scene::scenes;
+
+scenes! {
+    clients_of_different_locks_seldom_meet,
+}
 
 const GRANT: &str = "/v3/lease/grant";
 const TXN: &str = "/v3/kv/txn";
@@ -13,9 +19,54 @@ fn behind_a_proxy() -> (On, Proxy) {
     let on = On::new(shared());
     let proxy = Proxy::to(&shared().endpoints()[0]);
     let on = On::at(format!("etcd://{}{}", proxy.endpoint, on.prefix()));
-    // The first take of a store is refused: it has no last number yet.
-    on.done(&["run", "first", "--", "true"]);
+    on.number(&["x", "y", "a/b/c"]);
     (on, proxy)
+}
+
+impl On {
+    /// The first take of a group of locks is refused: it has no last number yet.
+    pub fn number(&self, names: &[&str]) {
+        for name in names {
+            self.done(&["run", name, "--", "true"]);
+        }
+    }
+}
+
+/// Of 16 clients on 16 locks, also after another client whose clock is an hour ahead.
+fn clients_of_different_locks_seldom_meet() {
+    const CLIENTS: usize = 16;
+    const RUNS: usize = 12;
+    let on = On::of_scene();
+    let (proxy, url) = on.behind_one();
+    let names: Vec<String> = (0..CLIENTS).map(|at| format!("job-{at}")).collect();
+    on.number(&names.iter().map(|name| &**name).collect::<Vec<_>>());
+    let clock = WallClock::new(&on, "ahead");
+    for is_after_one_ahead in [false, true] {
+        if is_after_one_ahead {
+            clock.set(60 * 60);
+            let mut ahead = on.onehold(&["run", "ahead", "--", "true"]);
+            clock.of(&mut ahead);
+            assert!(ahead.status().unwrap().success());
+        }
+        proxy.forget();
+        std::thread::scope(|scope| {
+            for name in &names {
+                let mut command = on.onehold(&["run", name, "--", "true"]);
+                command.env("ONEHOLD_DIR", &url);
+                scope.spawn(move || {
+                    for _ in 0..RUNS {
+                        assert!(command.status().unwrap().success());
+                    }
+                });
+            }
+        });
+        let sent = proxy.paths();
+        let is_txn = |path: &&String| [TXN, "then"].contains(&path.as_str());
+        let runs = CLIENTS * RUNS;
+        let takes = sent.iter().filter(is_txn).count() - runs;
+        println!("{takes} transactions for {runs} takes, and one for each release");
+        assert!(takes * 10 <= runs * 12, "{takes}: {is_after_one_ahead}");
+    }
 }
 
 #[test]
@@ -278,6 +329,7 @@ fn hand_over() -> Vec<Vec<String>> {
 #[test]
 fn hold_of_a_former_waiter_costs_its_siblings_nothing() {
     let on = On::new(shared());
+    on.number(&["a/2"]);
     let number = on.done(&["acquire", "a/1", "--ttl", "60"]);
     let mut command = on.onehold(&["run", "-w", "60", "a/1", "--", "sleep", "60"]);
     command.stderr(std::process::Stdio::null());

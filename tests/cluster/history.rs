@@ -13,6 +13,7 @@ use crate::postgres::Postgres;
 use crate::scene::{Engine, engine, scenes};
 
 scenes! {
+    command_of_another_machine_is_named_with_its_pid,
     ends_of_holds_are_the_same_on_every_machine,
     break_from_another_machine_is_named_to_whom_it_has_broken,
     hold_of_a_killed_keeper_is_lost_once,
@@ -45,6 +46,26 @@ fn noted(on: &On, args: &[&str]) -> Command {
 #[track_caller]
 fn code(mut command: Command) -> i32 {
     exit_code(command.output().unwrap().status)
+}
+
+fn command_of_another_machine_is_named_with_its_pid() {
+    let [here, there] = machines();
+    let mut holder = Running::spawn(here.onehold(&["run", "x", "y", "--", "sleep", "300"]));
+    here.wait_until_held("x");
+    let keeper = children_of(holder.pid())[0];
+    let command = children_of(keeper)[0];
+    for name in ["x", "y"] {
+        wait_until("its PID is on record", || {
+            there.lock(name)["pid"] == command
+        });
+        let (_, said, _) = there.output(&["check", "-v", name]);
+        assert!(said.contains(&format!("{command} (sleep)")), "{said}");
+    }
+    // The hold goes on as before, and ends with the command.
+    there.done(&["check", "-q", "other"]);
+    send(command, Signal::TERM);
+    assert_eq!(holder.finish(), 143);
+    assert_eq!(here.left(), Vec::<String>::new());
 }
 
 /// What a machine lists with these arguments, which is the same on the other one.

@@ -46,7 +46,7 @@ fn verbs_send_no_more_requests_than_they_need() {
     let on = on();
     let (proxy, url) = on.behind_one();
     let behind = On::at(url);
-    on.done(&["run", "first", "--", "true"]);
+    on.number(&["x", "y", "a/b"]);
     let sent = |args: &[&str]| {
         proxy.forget();
         behind.done(args);
@@ -78,6 +78,10 @@ fn verbs_send_no_more_requests_than_they_need() {
     let mut hold =
         Running::spawn(behind.onehold(&["run", "--ttl", "12", "y", "--", "sleep", "30"]));
     on.wait_until_held("y");
+    let command = children_of(children_of(hold.pid())[0])[0];
+    wait_until("its command is on record", || {
+        on.lock("y")["pid"] == command
+    });
     proxy.forget();
     std::thread::sleep(Duration::from_secs(12));
     assert!(

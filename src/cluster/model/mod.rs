@@ -55,6 +55,12 @@ enum Flaw {
     Unjudged,
     /// Whether the record is still one's own is not asked before work goes on.
     BlindBeat,
+    /// The last number is not compared.
+    NoLast,
+    /// Of several locks only the first one has its number written.
+    FirstLast,
+    /// No remainder of a number tells its group.
+    NoGroup,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +77,8 @@ struct Setting {
     ends: u8,
     losses: u8,
     deaths: u8,
+    /// All clocks say the same, and stand still.
+    has_one_clock: bool,
     flaw: Flaw,
 }
 
@@ -131,6 +139,10 @@ struct Client {
 struct World {
     store: Store,
     clients: Vec<Client>,
+    /// The highest number of a hold of each lock.
+    numbers: BTreeMap<&'static str, u64>,
+    /// A later hold had no higher one.
+    has_fallen: bool,
     ends: u8,
     losses: u8,
     deaths: u8,
@@ -156,16 +168,20 @@ fn named(name: &str) -> LockName {
 }
 
 impl Store {
-    fn new(keys: &Keys) -> Self {
-        let last = KeyValue {
-            key: keys.last().into_bytes(),
-            value: b"0000000000000001".to_vec(),
-            create_revision: 1,
-            mod_revision: 1,
-            lease: 0,
-        };
+    fn new<'a>(keys: &Keys, names: impl Iterator<Item = &'a str>) -> Self {
+        let last = names.map(|name| {
+            let key = keys.last(&named(name));
+            let last = KeyValue {
+                key: key.clone().into_bytes(),
+                value: b"0000000000000001".to_vec(),
+                create_revision: 1,
+                mod_revision: 1,
+                lease: 0,
+            };
+            (key, last)
+        });
         Self {
-            keys: BTreeMap::from([(keys.last(), last)]),
+            keys: last.collect(),
             revision: 1,
             leases: BTreeSet::new(),
             granted: 0,
@@ -390,13 +406,19 @@ impl Setting {
             let answer = world.store.apply(&txn).unwrap();
             view = View::of_answer(&cluster.keys, &view.asked, answer);
         }
-        let replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
-        let replaced = replaced.map(|record| record.hold).max();
-        world.clients[at].has_taken_over |= replaced.is_some();
+        let mut replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
+        world.clients[at].has_taken_over |= replaced.next().is_some();
         let (lease, age) = lease.unwrap_or_else(|| (world.store.grant(), 0));
         // Clocks in microseconds differ: it is not the number that keeps two from taking at once.
-        let clock = 100 + 10 * lease.unsigned_abs();
-        let hold = number(&view, &cluster.keys.last(), replaced.unwrap_or(0), clock);
+        let clock = if self.has_one_clock {
+            1_000
+        } else {
+            1_000 + 100 * lease.unsigned_abs()
+        };
+        let hold = match self.flaw {
+            Flaw::NoGroup => clock,
+            _ => number(&view, &cluster.keys, &put, clock),
+        };
         let taking = Taking {
             view: &view,
             put: &put,
@@ -430,11 +452,20 @@ impl Setting {
                     .any(|part| compare.range.start == keys.exclusive(*part, name))
             })
         };
+        let is_last = |key: &str| key.contains("//last/");
+        if self.flaw == Flaw::FirstLast {
+            let others: Vec<String> = own.iter().skip(1).map(|name| keys.last(name)).collect();
+            txn.success.retain(|operation| match operation {
+                Operation::Put { key, .. } => !others.contains(key),
+                Operation::Read(_) | Operation::Delete(_) => true,
+            });
+        }
         let ancestors: Vec<LockName> = own.iter().flat_map(LockName::ancestors).collect();
         txn.compare.retain(|compare| match self.flaw {
             Flaw::NoRange => compare.range.end.is_empty(),
             Flaw::NoAncestors => !is_of(compare, &ancestors),
-            Flaw::NoOwnKeys => !is_of(compare, &own) && !compare.range.start.ends_with("//last"),
+            Flaw::NoOwnKeys => !is_of(compare, &own) && !is_last(&compare.range.start),
+            Flaw::NoLast => !is_last(&compare.range.start),
             _ => true,
         });
         txn
@@ -504,7 +535,14 @@ impl Model for Setting {
             has_taken_over: false,
         };
         vec![World {
-            store: Store::new(&Keys::new("/p")),
+            store: Store::new(
+                &Keys::new("/p"),
+                self.plans
+                    .iter()
+                    .flat_map(|plan| plan.names.iter().copied()),
+            ),
+            numbers: BTreeMap::new(),
+            has_fallen: false,
             clients: self.plans.iter().map(client).collect(),
             ends: self.ends,
             losses: self.losses,
@@ -582,7 +620,7 @@ impl Model for Setting {
                 let (sent, view) = self.take(&mut next, at, view, None);
                 next.clients[at].phase = sent.map_or(Phase::Looks(view), Phase::Takes);
             }
-            Step::Send(at, is_lost) => send(&mut next, at, is_lost),
+            Step::Send(at, is_lost) => self.send(&mut next, at, is_lost),
             Step::Beat(at) => self.beat(&mut next, at)?,
             Step::Release(at) => {
                 let Phase::Holds(held) = next.clients[at].phase.clone() else {
@@ -667,6 +705,9 @@ impl Model for Setting {
                 let holds: Vec<u64> = holds.collect();
                 holds.iter().collect::<BTreeSet<_>>().len() == holds.len()
             }),
+            Property::always("numbers of a lock grow", |_: &Setting, world: &World| {
+                !world.has_fallen
+            }),
             Property::sometimes("takeover", |_: &Setting, world: &World| {
                 world
                     .clients
@@ -746,49 +787,57 @@ impl Setting {
     }
 }
 
-fn send(next: &mut World, at: usize, is_lost: bool) {
-    let keys = Keys::new("/p");
-    let phase = next.clients[at].phase.clone();
-    let (sent, held) = match &phase {
-        Phase::Takes(sent) => (sent.clone(), None),
-        Phase::Holds(held) => match &held.resuming {
-            Some(sent) => (sent.clone(), Some(held.clone())),
-            None => return,
-        },
-        _ => return,
-    };
-    if is_lost {
-        next.losses -= 1;
-        let _ = next.store.apply(&sent.txn);
-        next.clients[at].phase = Phase::Takes(Sent {
-            tried: true,
-            ..sent
-        });
-        return;
-    }
-    let fate = fate(&mut next.store, &keys, &sent);
-    next.clients[at].phase = match (fate, held) {
-        (Fate::Taken(written), held) => {
-            next.clients[at].has_resumed |= held.is_some();
-            // Too late to begin, or to go on.
-            if sent.age + 1 >= OVER {
-                Phase::Gone
-            } else {
-                Phase::Holds(Held {
-                    keys: sent.keys,
-                    hold: sent.hold,
-                    lease: sent.lease,
-                    written,
-                    age: sent.age,
-                    is_at_work: true,
-                    resuming: None,
-                })
+impl Setting {
+    fn send(&self, next: &mut World, at: usize, is_lost: bool) {
+        let keys = Keys::new("/p");
+        let phase = next.clients[at].phase.clone();
+        let (sent, held) = match &phase {
+            Phase::Takes(sent) => (sent.clone(), None),
+            Phase::Holds(held) => match &held.resuming {
+                Some(sent) => (sent.clone(), Some(held.clone())),
+                None => return,
+            },
+            _ => return,
+        };
+        if is_lost {
+            next.losses -= 1;
+            let _ = next.store.apply(&sent.txn);
+            next.clients[at].phase = Phase::Takes(Sent {
+                tried: true,
+                ..sent
+            });
+            return;
+        }
+        let fate = fate(&mut next.store, &keys, &sent);
+        if matches!(fate, Fate::Taken(_)) && held.is_none() {
+            for name in &self.plans[at].names {
+                let before = next.numbers.insert(name, sent.hold);
+                next.has_fallen |= before >= Some(sent.hold);
             }
         }
-        (Fate::Changed(_) | Fate::NoLease, Some(_)) => Phase::Gone,
-        (Fate::Changed(view), None) => Phase::Looks(view),
-        (Fate::NoLease, None) => Phase::Idle,
-    };
+        next.clients[at].phase = match (fate, held) {
+            (Fate::Taken(written), held) => {
+                next.clients[at].has_resumed |= held.is_some();
+                // Too late to begin, or to go on.
+                if sent.age + 1 >= OVER {
+                    Phase::Gone
+                } else {
+                    Phase::Holds(Held {
+                        keys: sent.keys,
+                        hold: sent.hold,
+                        lease: sent.lease,
+                        written,
+                        age: sent.age,
+                        is_at_work: true,
+                        resuming: None,
+                    })
+                }
+            }
+            (Fate::Changed(_) | Fate::NoLease, Some(_)) => Phase::Gone,
+            (Fate::Changed(view), None) => Phase::Looks(view),
+            (Fate::NoLease, None) => Phase::Idle,
+        };
+    }
 }
 
 fn plan(names: &[&'static str]) -> Plan {
@@ -806,6 +855,7 @@ fn setting(plans: Vec<Plan>) -> Setting {
         ends: 1,
         losses: 1,
         deaths: 1,
+        has_one_clock: false,
         flaw: Flaw::None,
     }
 }
@@ -844,6 +894,7 @@ fn no_two_are_at_work_whatever_is_lost_ended_or_killed() {
         println!("{} states: {plans}", checker.unique_state_count());
         checker.assert_no_discovery("no two at work");
         checker.assert_no_discovery("numbers are given once");
+        checker.assert_no_discovery("numbers of a lock grow");
         if !plans.contains("me") {
             checker.assert_any_discovery("takeover");
         }
@@ -882,6 +933,63 @@ fn what_is_left_out_is_noticed() {
         println!("{flaw:?}: {states} states");
         let is_noticed = checker.discovery("no two at work").is_some();
         assert!(is_noticed, "{flaw:?} was not noticed in {states} states");
+    }
+}
+
+/// What is looked at is numbers alone, so nothing is lost, ended or killed.
+fn numbering(plans: Vec<Plan>, has_one_clock: bool, flaw: Flaw) -> Setting {
+    Setting {
+        ends: 0,
+        losses: 0,
+        deaths: 0,
+        has_one_clock,
+        flaw,
+        ..setting(plans)
+    }
+}
+
+#[test]
+fn numbers_of_locks_grow_and_are_given_once_whatever_clocks_say() {
+    for has_one_clock in [false, true] {
+        for plans in [
+            vec![plan(&["x"]), plan(&["x"])],
+            vec![plan(&["x"]), plan(&["y"])],
+            vec![plan(&["a", "b"]), plan(&["b"])],
+        ] {
+            let names = format!("{plans:?}");
+            let checker = check(
+                numbering(plans, has_one_clock, Flaw::None),
+                HasDiscoveries::AnyFailures,
+            );
+            println!("{} states: {names}", checker.unique_state_count());
+            checker.assert_no_discovery("numbers are given once");
+            checker.assert_no_discovery("numbers of a lock grow");
+        }
+    }
+    let grow = "numbers of a lock grow";
+    for (flaw, has_one_clock, plans, property) in [
+        (Flaw::NoLast, false, vec![plan(&["x"]), plan(&["x"])], grow),
+        (
+            Flaw::FirstLast,
+            false,
+            vec![plan(&["a", "b"]), plan(&["b"])],
+            grow,
+        ),
+        (
+            Flaw::NoGroup,
+            true,
+            vec![plan(&["x"]), plan(&["y"])],
+            "numbers are given once",
+        ),
+    ] {
+        let until = HasDiscoveries::AnyOf([property].into_iter().collect());
+        let checker = check(numbering(plans, has_one_clock, flaw), until);
+        let states = checker.unique_state_count();
+        println!("{flaw:?}: {states} states");
+        assert!(
+            checker.discovery(property).is_some(),
+            "{flaw:?} was not noticed"
+        );
     }
 }
 

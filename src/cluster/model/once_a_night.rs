@@ -39,7 +39,7 @@ impl Night {
     fn new(seed: u64, minutes: u64, least_ms: u64) -> Self {
         let mut night = Self {
             setting: setting(vec![plan(&["backup"]); 3]),
-            store: Store::new(&Keys::new("/p")),
+            store: Store::new(&Keys::new("/p"), ["backup"].into_iter()),
             events: BTreeMap::new(),
             count: 0,
             least_ms,
@@ -109,9 +109,7 @@ impl Night {
                 return None;
             };
             view = snapshot.into_view();
-            let replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
-            let replaced = replaced.map(|record| record.hold).max().unwrap_or(0);
-            let hold = number(&view, &keys.last(), replaced, now);
+            let hold = number(&view, &keys, &put, now);
             let taking = Taking {
                 view: &view,
                 put: &put,
