@@ -1,11 +1,12 @@
 //! Commands that wait for each other's locks.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::json;
 
 use crate::harness::innocents::Innocents;
-use crate::harness::ring::{FOREVER, Ring, waits_of};
+use crate::harness::ring::{FOREVER, Ring, assert_refused_within_50_ms, waits_of};
 use crate::harness::{Running, Signal, TestEnv, send, wait_until};
 
 fn start<'a>(
@@ -21,10 +22,27 @@ fn start<'a>(
 fn assert_last_of_ring_is_refused(names: &[&str]) {
     let env = TestEnv::new();
     let mut innocents = Innocents::all(&env);
-    let waiters = |name: &str| env.number_of_waiters(name);
-    start(&env, &waiters, names, &waits_of(names)).assert_last_is_refused();
+    let took = refused_after(&env, names);
+    // Not only with a later look.
+    assert!(took < Duration::from_secs(2), "{took:?}");
     assert_eq!(innocents.end(&env), [""; 0]);
     assert_eq!(env.left_in_queues(), [""; 0]);
+}
+
+#[track_caller]
+fn refused_after(env: &TestEnv, names: &[&str]) -> Duration {
+    let waiters = |name: &str| env.number_of_waiters(name);
+    let mut ring = start(env, &waiters, names, &waits_of(names));
+    ring.assert_last_is_refused();
+    ring.took(names.len() - 1)
+}
+
+#[test]
+#[ignore = "is timed, on a machine that does nothing else"]
+fn last_comer_of_a_cycle_is_refused_within_50_ms() {
+    for names in [&["a", "b"][..], &["a", "b", "c"]] {
+        assert_refused_within_50_ms(&|| refused_after(&TestEnv::new(), names));
+    }
 }
 
 #[test]

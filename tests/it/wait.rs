@@ -43,6 +43,12 @@ fn wait_is_over_at_its_limit() {
             .stderr(contains("timed out after 0.1s: `x/y`"));
     }
     env.onehold(["wait", "x/y", "-w", "0"]).assert().code(6);
+    // The limit is for all of them, and so is the time that is said.
+    env.done(["acquire", "a", "--ttl", "700ms", "--owner", "me"]);
+    env.onehold(["wait", "a", "x", "-w", "1s"])
+        .assert()
+        .code(7)
+        .stderr(contains("timed out after 1s: `x/y`"));
     env.onehold(["wait", "x", "-w", "1ms", "-E", "9"])
         .assert()
         .code(9);

@@ -176,6 +176,52 @@ fn path_is_that_of_the_file_itself() {
         .stderr(contains("'--path' cannot be used with NAME"));
 }
 
+/// The locks are on another disk, so that their files do not collapse there.
+#[test]
+#[ignore = "needs root, and ntfs-3g: apt install ntfs-3g"]
+fn every_spelling_of_a_path_is_one_lock_on_a_disk_that_ignores_case() {
+    let env = repository();
+    let script = "set -e
+        truncate -s 16M disk.img; mkntfs -q -F -Q disk.img 2>/dev/null; mkdir disk
+        device=$(losetup -f --show disk.img); room=$PWD; trap 'cd $room; umount disk' EXIT
+        lowntfs-3g -o ignore_case \"$device\" disk; losetup -d \"$device\"
+        git -C main worktree add -q ../disk/Tree; mkdir disk/Tree/Empty
+        cd disk/tree
+        while read -r path other name; do
+            onehold acquire --ttl 1h --owner a --path $path >/dev/null 2>&1
+            onehold acquire --ttl 1h --owner b --path $other 2>&1 | grep -o '`files[^ ]*`.* is held' || echo \"$other: free\"
+            (cd ../TREE/SRC; onehold check -q --path ../$other && echo free; onehold release --path ../$other --owner a)
+            test \"$(onehold run --path $other -- sh -c 'echo $ONEHOLD_NAME')\" = $name
+        done";
+    let rows = [
+        ("src/a.rs", "SRC/A.rs", "files/src/a.rs"),
+        ("Src", "sRC", "files/src"),
+        ("New/Deep/X", "new/deep/x", "files/new/deep/x"),
+        ("EMPTY/B", "empty/b", "files/empty/b"),
+        ("Ä", "ä", "files/ä"),
+    ];
+    let typed: String = rows
+        .iter()
+        .map(|(path, other, name)| format!("{path} {other} {name}\n"))
+        .collect();
+    env.write("rows", &typed);
+    let mut command = env.session(&format!("{{ {script}; }} < rows"));
+    command.env_remove("ONEHOLD_DIR");
+    let output = harness::output(&mut command);
+    let said = String::from_utf8(output.stdout).unwrap();
+    let expected: Vec<_> = rows
+        .iter()
+        .map(|(_, _, name)| format!("`{name}` is held"))
+        .collect();
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    assert!(output.status.success(), "{}", output.status);
+    // Elsewhere they are two files.
+    assert_eq!(
+        claim(&env, "main", "a", "--path src/A.rs --path src/a.rs"),
+        0
+    );
+}
+
 #[test]
 fn hold_has_500_paths_all_or_none() {
     let env = repository();

@@ -1,6 +1,6 @@
 //! `wait`: wait until locks are free, without taking them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::bail;
 use onehold::{Attempt, Lock};
@@ -20,7 +20,6 @@ pub(crate) fn wait(session: &Session, typed: args::WaitUntilFree) -> CommandResu
     }
     let locks = names.iter().map(|name| session.lock(name.clone()));
     let locks: Vec<Lock> = locks.collect::<onehold::Result<_>>()?;
-    let began = Instant::now();
     let limit = typed.wait.unwrap_or(WaitLimit::Forever);
     let asked = HoldArgs {
         wait: Some(limit),
@@ -31,12 +30,13 @@ pub(crate) fn wait(session: &Session, typed: args::WaitUntilFree) -> CommandResu
     };
     // During the wait for one of them, others may have been taken.
     let mut waits_again = true;
+    let mut before = Duration::ZERO;
     while waits_again {
         waits_again = false;
         for lock in &locks {
             cancel::uncommit();
             let left = HoldArgs {
-                wait: Some(left_of(limit, began.elapsed())),
+                wait: Some(left_of(limit, before)),
                 ..asked.clone()
             };
             let taking = Taking::new(session, &left, lock)?;
@@ -44,9 +44,13 @@ pub(crate) fn wait(session: &Session, typed: args::WaitUntilFree) -> CommandResu
                 lock.wait_until_free(options, wait)
             })?;
             match attempt {
-                Attempt::Held(waited) => waits_again |= waited.is_some() && locks.len() > 1,
-                Attempt::Mine(_) => {}
-                Attempt::Blocked(blocked) => {
+                Attempt::Held(Some(waited)) => {
+                    waits_again |= locks.len() > 1;
+                    before += waited;
+                }
+                Attempt::Held(None) | Attempt::Mine(_) => {}
+                Attempt::Blocked(mut blocked) => {
+                    blocked.waited = blocked.waited.map(|waited| before + waited);
                     return Ok(Taking::new(session, &asked, lock)?.refused(blocked).into());
                 }
             }
@@ -67,10 +71,10 @@ pub(crate) fn wait(session: &Session, typed: args::WaitUntilFree) -> CommandResu
 }
 
 /// A wait that has begun does not become one that is not wanted.
-fn left_of(limit: WaitLimit, elapsed: Duration) -> WaitLimit {
+fn left_of(limit: WaitLimit, waited: Duration) -> WaitLimit {
     match limit {
         WaitLimit::AtMost(limit) if !limit.is_zero() => {
-            let left = limit.saturating_sub(elapsed);
+            let left = limit.saturating_sub(waited);
             WaitLimit::AtMost(left.max(Duration::from_millis(1)))
         }
         limit => limit,

@@ -24,6 +24,7 @@ mod postgres;
 pub(crate) mod project;
 pub(crate) mod session;
 pub(crate) mod sources;
+mod spelling;
 mod template;
 mod values;
 

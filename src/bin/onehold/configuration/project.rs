@@ -11,6 +11,7 @@ use anyhow::{Context, anyhow, bail};
 use onehold::LockName;
 
 use super::EffectiveConfig;
+use super::spelling::{Spelling, spelled};
 use super::values::ProjectPath;
 use crate::arguments::args::UsageError;
 use crate::words::{cause_text, path_text};
@@ -141,7 +142,7 @@ impl Project {
         let starts = [Some(path.as_path()), path.parent()];
         for start in starts.into_iter().flatten() {
             let project = Self::of(start, config.settings.project_dir.as_ref())?;
-            let Some(project) = project.filter(|project| project.store == self.store) else {
+            let Some(project) = project.filter(|project| self.has_store_of(project)) else {
                 continue;
             };
             let below = project.root.as_deref().map(|root| path.strip_prefix(root));
@@ -152,9 +153,10 @@ impl Project {
                 )));
             };
             let mut name = FILES.to_owned();
+            let mut spelling = Spelling::below(project.root.as_deref().unwrap_or(&path));
             for part in below {
                 name.push('/');
-                push_escaped(&mut name, part.as_encoded_bytes());
+                push_escaped(&mut name, spelling.of(part).as_encoded_bytes());
             }
             return Ok(LockName::new(name)?);
         }
@@ -164,6 +166,10 @@ impl Project {
             shown(),
             path_text(root)
         )))
+    }
+
+    fn has_store_of(&self, other: &Self) -> bool {
+        self.store == other.store || spelled(&self.store) == spelled(&other.store)
     }
 
     /// Makes the store of a repository that its group shares (`git init --shared`), so that the group can use it

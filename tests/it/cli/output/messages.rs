@@ -199,18 +199,23 @@ fn wait_on_a_terminal_names_the_holder_once_and_in_full() {
     ])
     .assert()
     .success();
-    let (code, seen) = env.on_a_terminal("run -w 3 x -- true", &[]);
-    assert_eq!(code, 7);
-    let (before, _) = seen.split_once("onehold: timed out").unwrap();
-    assert_eq!(before.matches(message).count(), 1, "{before}");
-    assert!(
-        before.contains("onehold: waiting for ci-88: `x` is held by a lease"),
-        "{before}"
-    );
-    assert!(
-        before.contains("onehold: waiting 2s of 3s, position 1 of 1 (Ctrl-C cancels)"),
-        "{before}"
-    );
+    for (line, progress) in [
+        (
+            "run -w 3 x -- true",
+            "waiting 2s of 3s, position 1 of 1 (Ctrl-C cancels)",
+        ),
+        ("wait -w 3 x", "waiting 2s of 3s (Ctrl-C cancels)"),
+    ] {
+        let (code, seen) = env.on_a_terminal(line, &[]);
+        assert_eq!(code, 7);
+        let (before, _) = seen.split_once("onehold: timed out").unwrap();
+        assert_eq!(before.matches(message).count(), 1, "{before}");
+        assert!(
+            before.contains("onehold: waiting for ci-88: `x` is held by a lease"),
+            "{before}"
+        );
+        assert!(before.contains(progress), "{before}");
+    }
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! One spelling for each file on disks where upper and lower case are the same, such as those of Windows and macOS.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirEntry};
+use std::path::{Path, PathBuf};
+
+/// Spells the parts of a path, one after the other.
+pub(super) struct Spelling {
+    directory: PathBuf,
+    ignores_case: bool,
+}
+
+impl Spelling {
+    pub(super) fn below(root: &Path) -> Self {
+        Self {
+            directory: root.to_owned(),
+            ignores_case: false,
+        }
+    }
+
+    /// The next part as it is typed; in a directory that ignores case, as that has it, in small letters. A file that is
+    /// made later has them before and after.
+    pub(super) fn of(&mut self, typed: &OsStr) -> OsString {
+        let ignores_case = ignores_case(&self.directory, typed);
+        self.ignores_case = ignores_case.unwrap_or(self.ignores_case);
+        let spelled = if self.ignores_case {
+            let listed = listed(&self.directory, typed);
+            let listed = listed.as_deref().unwrap_or(typed);
+            let in_unicode = listed.to_str().map(|name| name.to_lowercase().into());
+            in_unicode.unwrap_or_else(|| listed.to_ascii_lowercase())
+        } else {
+            typed.to_owned()
+        };
+        self.directory.push(typed);
+        spelled
+    }
+}
+
+/// A whole path, in the same way.
+pub(super) fn spelled(path: &Path) -> PathBuf {
+    let mut spelling = Spelling::below(Path::new(""));
+    path.iter().map(|part| spelling.of(part)).collect()
+}
+
+/// `None`: nothing in the directory tells, and what it is in does.
+fn ignores_case(directory: &Path, typed: &OsStr) -> Option<bool> {
+    told_by(directory, typed)
+        .or_else(|| entries(directory).find_map(|entry| told_by(directory, &entry.file_name())))
+        .or_else(|| has_flag(directory).then_some(true))
+}
+
+/// Whether another spelling of this name leads to a file, and there is none that is called so.
+fn told_by(directory: &Path, name: &OsStr) -> Option<bool> {
+    let mut other = name.to_ascii_uppercase();
+    if other == name {
+        other.make_ascii_lowercase();
+    }
+    let is_there = |name: &OsStr| directory.join(name).symlink_metadata().is_ok();
+    if other == name || !is_there(name) {
+        return None;
+    }
+    let names = [name, &other];
+    let both = || entries(directory).filter(|entry| names.contains(&&*entry.file_name()));
+    Some(is_there(&other) && both().count() < 2)
+}
+
+/// A directory that has been empty since it was given the flag: see chattr(1).
+#[cfg(target_os = "linux")]
+fn has_flag(directory: &Path) -> bool {
+    use rustix::fs::{IFlags, ioctl_getflags};
+
+    // FS_CASEFOLD_FL of <linux/fs.h>.
+    let flag = IFlags::from_bits_retain(0x4000_0000);
+    let flags = fs::File::open(directory).map(|directory| ioctl_getflags(directory));
+    matches!(flags, Ok(Ok(flags)) if flags.contains(flag))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_flag(_directory: &Path) -> bool {
+    false
+}
+
+/// The name of the file that is typed so, if the system says which it is: it may differ in more than its case.
+#[cfg(unix)]
+fn listed(directory: &Path, typed: &OsStr) -> Option<OsString> {
+    use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
+
+    let found = directory.join(typed).symlink_metadata().ok()?;
+    let mut same = entries(directory).filter(|entry| entry.ino() == found.ino());
+    same.next()
+        .map(|entry| entry.file_name())
+        .filter(|_| same.next().is_none())
+}
+
+#[cfg(not(unix))]
+fn listed(_directory: &Path, _typed: &OsStr) -> Option<OsString> {
+    None
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = DirEntry> {
+    fs::read_dir(directory).into_iter().flatten().flatten()
+}
