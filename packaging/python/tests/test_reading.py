@@ -1,8 +1,10 @@
 """Who reads the answers of the server: the thread that waits for one, and another one for what nobody waits for."""
 
+import linecache
 import os
 import pathlib
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -104,3 +106,41 @@ def test_wait_longer_than_a_thread_reads_itself_ends_when_the_lock_is_free():
     with onehold.lock("a", wait="1m"):
         assert time.monotonic() - began > onehold._server.READS_FOR / 1000
     release.join()
+
+
+def test_ctrl_c_at_any_line_of_the_end_frees_the_lock_and_another_thread_reads_again():
+    package = os.path.dirname(onehold.__file__)
+    rounds, left, missed = 0, 0, []
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if frame.f_code.co_name == "__del__":
+            sys.settrace(None)
+        if not frame.f_code.co_filename.startswith(package):
+            return None
+        # There Python takes no signal, and an exception of a tracer would not leave the `with` around it.
+        source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        left -= event == "line" and not source.startswith(("with ", "try:", "finally:"))
+        if left == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    while left <= 0:
+        rounds += 1
+        try:
+            with onehold.lock("a", wait=10):
+                left = rounds
+                sys.settrace(trace)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        # The server is asked once more for what nobody may have waited for.
+        try:
+            onehold.lock("a", wait=1).acquire().release()
+        except onehold.TimedOut:
+            missed.append(rounds)
+        (server,) = onehold._server._current.values()
+        if server._reading:
+            missed.append(rounds)
+    assert missed == [] and rounds > 20

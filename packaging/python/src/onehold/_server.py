@@ -209,11 +209,11 @@ class Server:
             self._write(line)
             if self._reading.get(0) is own:
                 self._read_own(number, own, is_over)
+            self._let_read(own)
         except BaseException:
+            # Not `finally`: Ctrl-C may come in the midst of it.
             self._let_read(own)
             raise
-        finally:
-            self._let_read(own)
 
     def _read_own(self, number: int, own: List[int], is_over: Callable[[], bool]) -> None:
         # If the program has closed its descriptors, the other thread tells that.

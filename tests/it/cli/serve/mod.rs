@@ -3,6 +3,7 @@
 mod clients;
 mod ending;
 mod leases;
+mod repeated;
 mod requests;
 
 use std::collections::BTreeSet;

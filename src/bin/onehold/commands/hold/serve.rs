@@ -297,7 +297,7 @@ impl Server<'_> {
         prepared.is_reentrant = typed.reentrant;
         let options = prepared.options.command(self.own.clone());
         prepared.options = options.for_program(self.program.clone());
-        Ok(Wanted::new(id, callers, prepared))
+        Ok(Box::new(Wanted::new(id, callers, prepared)))
     }
 
     fn take_or_tell(&mut self, wanted: Box<Wanted>) {
@@ -343,7 +343,7 @@ impl Server<'_> {
     ) -> anyhow::Result<()> {
         let lock = session.named_locks(typed.names)?;
         let prepared = Self::prepared(session, typed.hold, lock)?;
-        let wanted = Wanted::new(id, callers, prepared);
+        let wanted = Box::new(Wanted::new(id, callers, prepared));
         let holder = match (typed.pid, self.process) {
             (Some(pid), _) => Holder::process(pid)?,
             (None, _) if acquire::is_lease(wanted.taking()) => Holder::Lease,

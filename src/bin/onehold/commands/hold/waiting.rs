@@ -80,12 +80,12 @@ pub(super) enum Work {
 }
 
 impl Wanted {
-    pub(super) fn new(id: u64, callers: Vec<u64>, prepared: Prepared) -> Box<Self> {
-        Box::new(Self {
+    pub(super) fn new(id: u64, callers: Vec<u64>, prepared: Prepared) -> Self {
+        Self {
             id,
             callers,
             prepared: Arc::new(prepared),
-        })
+        }
     }
 
     pub(super) fn taking(&self) -> Taking<'_> {
