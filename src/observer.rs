@@ -144,9 +144,8 @@ pub(crate) fn descends_from_any(processes: impl Iterator<Item = ProcessId>) -> b
     }
     for (pid, shown) in own_ancestry() {
         let start = shown.and_then(|shown| shown.start);
-        let is_it = |process: &ProcessId| {
-            process.pid == pid && !process.started_at_another_time(start)
-        };
+        let is_it =
+            |process: &ProcessId| process.pid == pid && !process.started_at_another_time(start);
         if asked.iter().any(is_it) && !is_first_of_system(pid) {
             return true;
         }

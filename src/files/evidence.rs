@@ -9,7 +9,7 @@ use super::snapshot::FilesSnapshot;
 use crate::decision::liveness::{DEFAULT_MAX_AGE, precedes_boot};
 use crate::decision::verdict::{Reason, Verdict};
 use crate::decision::{Facts, Found, Key, ProcessFact, Revision, Snapshot as _, judge, needed};
-use crate::identity::Pid;
+use crate::identity::{Pid, ProcessId};
 use crate::open_file::{Handle, OpenFile};
 use crate::record::{Content, Record, digest};
 use crate::sys::directory::{clock_at_boot, facts_of_file, lockers, record_is_locked};
@@ -82,12 +82,18 @@ impl FilesSnapshot<'_> {
             .flatten();
         let lockers = lockers.unwrap_or_default();
         let processes = needed.processes.into_iter();
+        let start_of = |pid| {
+            let mut recorded = record.into_iter().flat_map(Record::processes);
+            recorded.find(|process| process.pid == pid)?.start
+        };
         let pid_namespace = needed.pid_namespace.filter(|_| kernel_lock != Some(true));
         let is_asked = needed.clock_at_boot && precedes_boot(modified, &self.now());
         Facts {
             kernel_lock: kernel_lock.map(|is_locked| is_locked || lockers.is_locked),
             lockers: lockers.pids,
-            processes: processes.map(|pid| self.process(pid)).collect(),
+            processes: processes
+                .map(|pid| self.process(pid, start_of(pid)))
+                .collect(),
             pid_namespace: pid_namespace.and_then(|number| self.pid_namespace(number)),
             clock_at_boot: is_asked.then(clock_at_boot).flatten(),
             same_store,
@@ -114,11 +120,11 @@ impl FilesSnapshot<'_> {
             .or_insert_with(|| process::state_of_pid_namespace(number))
     }
 
-    /// A listing asks for the same process many times.
-    fn process(&self, pid: Pid) -> ProcessFact {
+    /// A listing asks for the same process many times. `start`: as the record says.
+    fn process(&self, pid: Pid, start: Option<u64>) -> ProcessFact {
         let mut known = self.known.processes.borrow_mut();
         *known.entry(pid).or_insert_with(|| {
-            let state = process::presence(pid);
+            let state = process::presence_of(ProcessId { pid, start });
             let began_ms = match state {
                 ProcessState::Alive { start } => start.and_then(process::milliseconds_of_start),
                 _ => None,

@@ -268,9 +268,7 @@ impl<'a> Queue<'a> {
         };
         let name = name.clone();
         let queue = Rc::new(ListedQueue { name, tickets });
-        queue
-            .tickets
-            .each(|ticket| self.add(&queue, ticket, found));
+        queue.tickets.each(|ticket| self.add(&queue, ticket, found));
     }
 
     /// A ticket that was listed; `None` if its waiter is dead. `remove`: then the ticket goes, too.
@@ -293,7 +291,10 @@ impl<'a> Queue<'a> {
             let trees = trees.values().map(|tree| of_number(tree, number));
             trees.flatten().cloned().collect()
         };
-        let Listed { ticket: name, queue } = listed.last()?;
+        let Listed {
+            ticket: name,
+            queue,
+        } = listed.last()?;
         let name = *name;
         // A ticket is known to be a regular file once it is open, and a FIFO is not waited for.
         let Ok(Found::File(ticket, facts)) = queue.tickets.find(name) else {

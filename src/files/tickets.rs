@@ -53,7 +53,11 @@ impl TicketName {
         let kept = match parts.next() {
             Some(owner) => Some(Kept {
                 owner: u32::from_str_radix(owner, 16).ok()?,
-                keep_ms: parts.next()?.parse().ok().filter(|ms| u64::from(*ms) <= MAX_KEEP_MS)?,
+                keep_ms: parts
+                    .next()?
+                    .parse()
+                    .ok()
+                    .filter(|ms| u64::from(*ms) <= MAX_KEEP_MS)?,
                 until_ms: parts.next().map(str::parse).transpose().ok()?,
             }),
             None => None,

@@ -316,7 +316,7 @@ impl ProcessId {
 
     /// Whether it is known to have ended.
     pub(crate) fn has_ended(self) -> bool {
-        match process::presence(self.pid) {
+        match process::presence_of(self) {
             ProcessState::Gone => true,
             ProcessState::Alive { start } => self.started_at_another_time(start),
             ProcessState::Unknown => false,

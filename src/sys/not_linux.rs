@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use super::system::process::presence;
 use super::system::wait::{pause, until_gone};
 use super::system::work::Target;
 use super::work::{Listed, Look, Marks, select};
@@ -27,6 +28,8 @@ always! {
     pub(crate) is_seen_by_few(_directory: &Path) -> bool = false;
     /// The PID namespace of the caller: there is one.
     pub(crate) pid_namespace() -> Option<u64> = Some(0);
+    /// Whether a process is running that was started at a known time.
+    pub(crate) presence_of(process: ProcessId) -> ProcessState = presence(process.pid);
     /// There are no PID namespaces.
     pub(crate) is_container(_pid_namespace: u64) -> bool = false;
     /// Not asked: to ask would change it.

@@ -20,6 +20,7 @@
 mod harness;
 
 mod budget;
+mod growth;
 mod hardening;
 mod map;
 mod order;

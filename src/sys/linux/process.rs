@@ -10,12 +10,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, readlinkat_raw, statat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -64,10 +65,22 @@ pub(crate) fn presence(pid: Pid) -> ProcessState {
     }
 }
 
+/// Whether a process is running that was started at a known time. If /proc shows it with that start, and not as
+/// ended, nothing else needs to be asked: a descriptor of it takes three calls more.
+pub(crate) fn presence_of(process: ProcessId) -> ProcessState {
+    let shown = process.start.and_then(|_| stat_of(process.pid));
+    let shown = shown.filter(|stat| !stat.is_zombie);
+    let start = shown.and_then(|stat| outside_time_namespace(stat.start));
+    if start.is_some() && start == process.start {
+        return ProcessState::Alive { start };
+    }
+    presence(process.pid)
+}
+
 /// Whether a process is known to be stopped, by a signal or a tracer, so that it does nothing before it is
 /// continued.
 pub(crate) fn is_stopped(pid: Pid) -> bool {
-    own_stat().is_some() && read_stat(pid).is_ok_and(|stat| stat.is_stopped)
+    proc_is_ours() && read_stat(pid).is_ok_and(|stat| stat.is_stopped)
 }
 
 /// Whether a process is known to do nothing but wait for its only child: its one thread sleeps in wait4(2) or
@@ -81,7 +94,7 @@ pub(crate) fn waits_only_for(parent: Pid, child: Pid) -> bool {
         let caught = value_in(status, "SigCgt:");
         caught.and_then(|caught| Some(u64::from_str_radix(&caught, 16).ok()? & ALARM != 0))
     };
-    let status = own_stat().and_then(|_| shown("status"));
+    let status = proc_is_ours().then(|| shown("status")).flatten();
     status.is_some_and(|status| {
         value_in(&status, "Threads:").as_deref() == Some("1") && has_alarm(&status) == Some(false)
     }) && is("wchan", "do_wait")
@@ -227,9 +240,19 @@ pub(crate) fn user_of(pid: Pid) -> Option<u32> {
 
 /// The pid namespace of the caller.
 pub(crate) fn pid_namespace() -> Option<u64> {
-    own_stat()?;
-    let facts = statat(CWD, c"/proc/self/ns/pid", AtFlags::empty()).ok()?;
-    Some(facts.st_ino)
+    proc_is_ours()
+        .then(|| own_namespace(c"/proc/self/ns/pid"))
+        .flatten()
+}
+
+/// The number of a namespace of the caller, from the text of its link ("pid:[4026531836]"): to follow it takes twice as
+/// long.
+fn own_namespace(link: &CStr) -> Option<u64> {
+    let mut text = [0; 64];
+    let length = readlinkat_raw(CWD, link, &mut text).ok()?;
+    let text = std::str::from_utf8(text.get(..length)?).ok()?;
+    let (_, digits) = text.split_once(":[")?;
+    digits.strip_suffix(']')?.parse().ok()
 }
 
 /// The umask of the caller, as it is written: asking for it by umask(2) would change it.
@@ -321,7 +344,26 @@ pub(super) const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 /// shows the outer one, where our numbers belong to other processes.
 pub(in crate::sys) fn ensure_proc_is_ours() -> io::Result<()> {
     let text = "/proc is missing or shows another PID namespace";
-    own_stat().map(drop).ok_or_else(|| io::Error::other(text))
+    proc_is_ours()
+        .then_some(())
+        .ok_or_else(|| io::Error::other(text))
+}
+
+/// Whether /proc is there and belongs to our own PID namespace: it names us by our own number.
+fn proc_is_ours() -> bool {
+    // Of which process that is known: a forked child asks again.
+    static KNOWN: AtomicU32 = AtomicU32::new(0);
+    let own = Pid::of_self().get();
+    if KNOWN.load(Ordering::Relaxed) == own {
+        return true;
+    }
+    let mut text = [0; 16];
+    let length = readlinkat_raw(CWD, c"/proc/self", &mut text).unwrap_or(0);
+    let is_ours = text.get(..length).and_then(number) == Some(own);
+    if is_ours {
+        KNOWN.store(own, Ordering::Relaxed);
+    }
+    is_ours
 }
 
 /// The `stat` of the calling process as it was when it was first asked for: the start and the flags
@@ -348,11 +390,10 @@ fn own_stat() -> Option<Stat> {
 
 /// The `stat` of a process; `None`: /proc does not show it, or shows another PID namespace.
 fn stat_of(pid: Pid) -> Option<Stat> {
-    let own = own_stat()?;
-    if pid.get() == own.pid {
-        return Some(own);
+    if pid == Pid::of_self() {
+        return own_stat();
     }
-    read_stat(pid).ok()
+    proc_is_ours().then(|| read_stat(pid).ok()).flatten()
 }
 
 /// The offset of the boot clock in the caller's time namespace, of at most 146 years (time_namespaces(7)).
@@ -367,8 +408,7 @@ fn boottime_offset_nanoseconds() -> Option<i64> {
 const INITIAL_TIME_NAMESPACE: u64 = 0xEFFF_FFFA;
 
 fn read_boottime_offset() -> Option<i64> {
-    let namespace = rustix::fs::stat(c"/proc/self/ns/time");
-    if namespace.is_ok_and(|namespace| namespace.st_ino == INITIAL_TIME_NAMESPACE) {
+    if own_namespace(c"/proc/self/ns/time") == Some(INITIAL_TIME_NAMESPACE) {
         return Some(0);
     }
     let text = match open_to_read(c"/proc/self/timens_offsets") {

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::digest_of_machine;
 pub(crate) use crate::sys::not_linux::{
-    is_container, least_start_after, pid_namespace, shows_all, state_of_pid_namespace, umask,
-    user_of, waits_only_for, working_directory,
+    is_container, least_start_after, pid_namespace, presence_of, shows_all, state_of_pid_namespace,
+    umask, user_of, waits_only_for, working_directory,
 };
 use crate::sys::unix::checked;
 use crate::sys::unix::file::id_of_path;

@@ -29,8 +29,8 @@ use windows_sys::w;
 use super::checked;
 use crate::identity::{BootId, Pid, ProcessId};
 pub(crate) use crate::sys::not_linux::{
-    is_container, least_start_after, pid_namespace, shows_all, state_of_pid_namespace, umask,
-    user_of, waits_only_for, working_directory,
+    is_container, least_start_after, pid_namespace, presence_of, shows_all, state_of_pid_namespace,
+    umask, user_of, waits_only_for, working_directory,
 };
 use crate::sys::work::Listed;
 pub(crate) use crate::sys::{ProcessParent, ProcessState};
