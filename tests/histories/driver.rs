@@ -42,6 +42,8 @@ pub struct Driver {
     pub token: String,
     /// Address space that the program needs to say its version, in bytes.
     pub least_memory: u64,
+    /// After which it is over, too.
+    pub most_calls: Id,
     told: Mutex<Vec<Told>>,
     next: AtomicUsize,
     has_ended: AtomicBool,
@@ -80,6 +82,7 @@ impl Driver {
             names: Mutex::default(),
             token: format!("{}.{}", std::process::id(), now()),
             least_memory: 0,
+            most_calls: Id::MAX,
             told: Mutex::default(),
             // No hold has the number 0.
             next: AtomicUsize::new(1),
@@ -138,6 +141,7 @@ impl Driver {
 
     pub fn is_over(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
+            || self.next.load(Ordering::Relaxed) > self.most_calls
     }
 
     /// Lets the clients call, each the store by one of these names, and something go wrong with them.
