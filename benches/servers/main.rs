@@ -24,6 +24,7 @@ mod harness;
 mod postgres;
 mod servers;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -186,6 +187,16 @@ fn requests(bench: &Bench) -> Vec<Row> {
 /// A lock that goes through a queue: the whole time, by the number of waiters.
 fn hand_over(bench: &Bench) -> Vec<Row> {
     let mut rows = Vec::new();
+    // The holder reads a pipe: etcdctl passes it no input.
+    let directory = tempfile::tempdir().unwrap();
+    let [pipe, reader] = ["pipe", "reader"].map(|name| directory.path().join(name));
+    succeed({
+        let mut mkfifo = Command::new("mkfifo");
+        mkfifo.arg(&pipe);
+        mkfifo
+    });
+    std::fs::write(&reader, format!("#!/bin/sh\nexec cat {}\n", pipe.display())).unwrap();
+    std::fs::set_permissions(&reader, std::fs::Permissions::from_mode(0o755)).unwrap();
     for server in bench.servers() {
         let (name, other_name) = server.names();
         for waiters in [10, 50] {
@@ -196,16 +207,15 @@ fn hand_over(bench: &Bench) -> Vec<Row> {
                         0 => bench.onehold(server, &["run", "-w", "10m", "q", "--", command]),
                         _ => server.other("q", command),
                     };
-                    let mut holder = make("cat");
-                    holder.stdin(Stdio::piped());
-                    let mut holder = holder.spawn().unwrap();
-                    std::thread::sleep(Duration::from_millis(300));
+                    let mut holder = make(reader.to_str().unwrap()).spawn().unwrap();
+                    // Opened once it is read.
+                    let held = std::fs::OpenOptions::new().write(true).open(&pipe);
                     let all: Vec<Child> = (0..waiters)
                         .map(|_| make("true").spawn().unwrap())
                         .collect();
                     std::thread::sleep(Duration::from_secs(2));
                     let began = Instant::now();
-                    drop(holder.stdin.take());
+                    drop(held.unwrap());
                     for mut waiter in all {
                         assert!(waiter.wait().unwrap().success());
                     }
@@ -259,7 +269,7 @@ fn crowd(bench: &Bench) -> Vec<Row> {
                 at_most,
             ));
             // The waiters first, or each would get the lock.
-            for child in all.iter_mut().skip(1).chain([]) {
+            for child in all.iter().skip(1) {
                 let _ = rustix::process::kill_process(
                     rustix::process::Pid::from_child(child),
                     rustix::process::Signal::TERM,

@@ -156,8 +156,10 @@ fn break_from_another_machine_is_named_to_whom_it_has_broken() {
     let mut run = Running::start_with_output(run);
     here.wait_until_held("x");
     let hold = here.lock("x")["hold"].to_string();
+    let command = children_of(children_of(run.pid())[0])[0];
+    wait_until("its PID is on record", || there.lock("x")["pid"] == command);
     let (_, shown, _) = there.output(&["check", "-v", "x"]);
-    let holder = format!("`x` is held by process {} (", run.pid());
+    let holder = format!("`x` is held by process {command} (");
     assert!(
         shown.contains(&holder) && shown.contains("command: sleep 600\n"),
         "{shown}"
