@@ -2,7 +2,7 @@
 //! critical sections take together.
 
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -13,6 +13,9 @@ use super::{Bench, Group, Ratio, Row, cpu, median, output, quantile, time, words
 const GAPS: usize = 150;
 const WORKERS: usize = 8;
 const EACH: usize = 200;
+/// As many runs of unrelated names at once, and how many each makes.
+const UNRELATED: usize = 64;
+const UNRELATED_EACH: usize = 15;
 /// What the ratios must not exceed.
 const HAND_OVER_AT_MOST: f64 = 0.95;
 const CROWD_AT_MOST: f64 = 1.00;
@@ -156,6 +159,45 @@ fn crowd(tool: Tool, bench: &Bench, root: &Path) -> (f64, f64) {
     (started.elapsed().as_secs_f64(), used)
 }
 
+/// How many locks of unrelated names are taken and released in a second, in these stores in turn.
+fn takes_a_second(bench: &Bench, stores: &[PathBuf]) -> f64 {
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for (at, store) in stores.iter().cycle().take(UNRELATED).enumerate() {
+            let command = words(&format!("{} run n{at} -- true", bench.onehold));
+            scope.spawn(move || {
+                for _ in 0..UNRELATED_EACH {
+                    time(&command, store, 0);
+                }
+            });
+        }
+    });
+    #[allow(clippy::cast_precision_loss)]
+    let takes = (UNRELATED * UNRELATED_EACH) as f64;
+    takes / started.elapsed().as_secs_f64()
+}
+
+/// Whether the guard, which is one for a store, holds up who wants unrelated locks: a store for each name has a guard
+/// for each, and nothing finer could be faster.
+fn unrelated(bench: &Bench, root: &Path) {
+    let stores: Vec<PathBuf> = (0..UNRELATED)
+        .map(|at| root.join(format!("store{at}")))
+        .collect();
+    for store in &stores {
+        std::fs::create_dir(store).unwrap();
+    }
+    let (mut one, mut many) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        one.push(takes_a_second(bench, &stores[..1]));
+        many.push(takes_a_second(bench, &stores));
+    }
+    println!(
+        "\n{UNRELATED} at once, of unrelated names: {:.0} takes a second in one store, {:.0} in {UNRELATED} stores",
+        median(&one),
+        median(&many),
+    );
+}
+
 pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
     let mut rows = Vec::new();
     // How long ext4 takes for a new file depends on where it has put the directory, by up to a millisecond.
@@ -215,6 +257,7 @@ pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
             cpu / first_cpu,
         );
     }
+    unrelated(bench, root);
     let ratio = Ratio::of(&measured[1].0, &measured[0].0);
     let what = format!("{WORKERS} at once, {EACH} runs each");
     rows.push(Row::new(&what, "flock FILE true", vec![ratio]).at_most(CROWD_AT_MOST));

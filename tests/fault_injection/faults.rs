@@ -126,11 +126,11 @@ pub const NEVER_FAILING: [u64; 21] = [
 
 /// Calls that change nothing: to be killed before one of them is to be killed before the next that does.
 #[rustfmt::skip]
-pub const LOOKS: [u64; 40] = [
+pub const LOOKS: [u64; 41] = [
     0, 3, 4, 5, 6, 8, 17,    // read close stat fstat lstat lseek pread64
     7, 271, 2, 257, 262, 332, // poll ppoll open openat newfstatat statx
     437,                      // openat2
-    217, 89, 228, 434,       // getdents64 readlink clock_gettime pidfd_open
+    217, 89, 267, 228, 434,  // getdents64 readlink readlinkat clock_gettime pidfd_open
     9, 10, 11, 12, 25, 28,   // mmap mprotect munmap brk mremap madvise
     13, 14, 72, 202,         // rt_sigaction rt_sigprocmask fcntl futex
     39, 186, 110, 111,       // getpid gettid getppid getpgrp

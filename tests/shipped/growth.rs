@@ -54,8 +54,8 @@ fn calls_in(env: &TestEnv) -> Vec<(&'static str, usize)> {
         ("run -q held -- true", 6),
         ("check -q held", 6),
         ("check -q free", 0),
-        ("acquire n/new --ttl 1h", 0),
-        ("release n/new --force", 0),
+        ("acquire n/new --ttl 1h --owner me", 0),
+        ("release n/new --owner me", 0),
     ];
     let calls = |(words, code)| (words, calls_of(onehold(env, words), code));
     COMMANDS.map(calls).into()
