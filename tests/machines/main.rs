@@ -23,8 +23,6 @@ mod kernel;
 mod nfs;
 // What a filesystem keeps when the power is cut.
 mod power;
-// Machines that are members of etcd.
-mod servers;
 // Machines that are suspended.
 mod suspend;
 
