@@ -71,7 +71,7 @@ fn has_flag(directory: &Path) -> bool {
 
     // FS_CASEFOLD_FL of <linux/fs.h>.
     let flag = IFlags::from_bits_retain(0x4000_0000);
-    let flags = fs::File::open(directory).map(|directory| ioctl_getflags(directory));
+    let flags = fs::File::open(directory).map(ioctl_getflags);
     matches!(flags, Ok(Ok(flags)) if flags.contains(flag))
 }
 
