@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// What the machines need beside Debian's smallest system and a kernel.
-const PACKAGES: &str = "initramfs-tools,busybox,kmod,nfs-kernel-server,nfs-common,xfsprogs,\
+/// What the machines need beside Debian's smallest system.
+const PACKAGES: &str = "linux-image-cloud-amd64,initramfs-tools,busybox,kmod,nfs-kernel-server,nfs-common,xfsprogs,\
     btrfs-progs,e2fsprogs,iproute2,procps";
 
 /// The first process of each machine. It runs the lines that it reads, and ends each answer with the exit code.
@@ -41,18 +41,7 @@ const END: u8 = 4;
 /// How long an emulated machine may take for what takes a real one a moment.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Which of Debian's kernels a machine has.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kernel {
-    OfRelease,
-    /// That of the oldest release in the archive.
-    Oldest,
-}
-
-/// The oldest release that Debian's archive has: Linux 5.10.
-const OLDEST: &str = "bullseye";
-
-/// What all machines with a kernel start from.
+/// What all machines start from.
 struct Image {
     kernel: PathBuf,
     initrd: PathBuf,
@@ -60,11 +49,10 @@ struct Image {
 }
 
 impl Image {
-    fn made(kernel: Kernel) -> &'static Self {
-        static MADE: [OnceLock<Image>; 2] = [const { OnceLock::new() }; 2];
-        let name = ["machines", "machines-oldest"][kernel as usize];
-        MADE[kernel as usize].get_or_init(|| {
-            let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fn made() -> &'static Self {
+        static MADE: OnceLock<Image> = OnceLock::new();
+        MADE.get_or_init(|| {
+            let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("machines");
             let image = Self {
                 kernel: place.join("vmlinuz"),
                 initrd: place.join("initrd"),
@@ -76,14 +64,14 @@ impl Image {
             if !fs::read_to_string(&made_from).is_ok_and(|made| made == recipe) {
                 let _ = fs::remove_dir_all(&place);
                 fs::create_dir_all(&place).unwrap();
-                image.make(kernel, &place.join("root"));
+                image.make(&place.join("root"));
                 fs::write(made_from, recipe).unwrap();
             }
             image
         })
     }
 
-    fn make(&self, kernel: Kernel, root: &Path) {
+    fn make(&self, root: &Path) {
         // The release of this system: the program that is tested finds its C library.
         succeed(
             Command::new("debootstrap")
@@ -91,20 +79,6 @@ impl Image {
                 .arg(format!("--include={PACKAGES}"))
                 .arg(codename())
                 .arg(root),
-        );
-        let mut install = String::from("apt-get install -qq --no-install-recommends");
-        if kernel == Kernel::Oldest {
-            let list = root.join("etc/apt/sources.list");
-            let mut sources = fs::read_to_string(&list).unwrap();
-            sources.push_str(&sources.replacen(&codename(), OLDEST, 1));
-            fs::write(list, sources).unwrap();
-            install = format!("apt-get update -qq && {install} -t {OLDEST}");
-        }
-        succeed(
-            Command::new("chroot")
-                .arg(root)
-                .args(["sh", "-c", &format!("{install} -y linux-image-cloud-amd64")])
-                .env("DEBIAN_FRONTEND", "noninteractive"),
         );
         let agent = root.join("agent");
         fs::write(&agent, AGENT).unwrap();
@@ -157,7 +131,6 @@ pub fn succeed(command: &mut Command) {
 
 /// What is needed to start a machine, again and again.
 pub struct Plan {
-    kernel: Kernel,
     room: Rc<TempDir>,
     /// Options of qemu beside those of every machine.
     pub options: Vec<String>,
@@ -165,26 +138,20 @@ pub struct Plan {
 
 impl Plan {
     pub fn new() -> Self {
-        Self::with(Kernel::OfRelease, &[])
-    }
-
-    /// With this kernel, and more programs below `/run/program`, by these names.
-    pub fn with(kernel: Kernel, programs: &[(&str, PathBuf)]) -> Self {
         let room = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let directory = room.path().join("program");
-        let own = [("onehold", super::program())];
-        for (name, program) in own.iter().chain(programs) {
-            let path = directory.join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            // Without what a debugger reads, which would be most of the disk.
-            succeed(Command::new("strip").arg("-o").arg(path).arg(program));
-        }
-        disk_with(&directory, &room.path().join("program.img"), 256 << 20);
-        Self {
-            kernel,
-            room: Rc::new(room),
-            options: Vec::new(),
-        }
+        let program = room.path().join("program");
+        fs::create_dir(&program).unwrap();
+        // Without what a debugger reads, which would be most of the disk.
+        succeed(
+            Command::new("strip")
+                .arg("-o")
+                .arg(program.join("onehold"))
+                .arg(super::program()),
+        );
+        disk_with(&program, &room.path().join("program.img"), 64 << 20);
+        let options = Vec::new();
+        let room = Rc::new(room);
+        Self { room, options }
     }
 
     /// A new disk, the next one of the machine, that loses what was not flushed when the power is cut: the table that
@@ -225,7 +192,7 @@ impl Plan {
 
     /// As it is switched on. A name has one machine at a time.
     pub fn start(&self, name: &str) -> Machine {
-        let image = Image::made(self.kernel);
+        let image = Image::made();
         let path = |ending: &str| self.room.path().join(format!("{name}.{ending}"));
         let (socket, monitor, console) = (path("socket"), path("monitor"), path("console"));
         let drive = |file: &Path, more: &str| {

@@ -1,5 +1,5 @@
 //! Whole machines, which the tests start under qemu and end: power that is cut, suspended machines, two clients of one
-//! NFS server, the oldest kernel, machines that are paused while others wait. Needs `qemu-system-x86_64`, `debootstrap`, `mkfs.ext4` and
+//! NFS server, machines that are paused while others wait. Needs `qemu-system-x86_64`, `debootstrap`, `mkfs.ext4` and
 //! root. The processor is emulated, so figures of time are no measure of speed:
 //! `cargo test --features etcd,postgres --test machines -- --ignored --test-threads 2`.
 //!
@@ -17,8 +17,6 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
-// The oldest kernel.
-mod kernel;
 // Two clients of one server.
 mod nfs;
 // What a filesystem keeps when the power is cut.
