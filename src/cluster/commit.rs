@@ -12,7 +12,7 @@ use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
 use super::engine::{Engine, TIMEOUT};
 use super::history::{self, KnownLines};
-use super::keys::{GROUPS, Keys, Part, group};
+use super::keys::{GROUPS, Keys, Part, group_of_tree};
 use super::lease::Granted;
 use super::snapshot::is_number;
 use super::store::{CHANGE, Cluster, DEFAULT_TTL, Session, has_fault};
@@ -461,8 +461,9 @@ fn now_us() -> u64 {
     u64::try_from(Utc::now().timestamp_micros()).unwrap_or(0)
 }
 
-/// The number of a hold: above those of all earlier holds of its locks. Its remainder tells the group of the first one,
-/// so that no other group gives it: a key for all numbers would make each take a rival of all others.
+/// The number of a hold: above those of all earlier holds of its locks, and of those above and below them. Its remainder
+/// tells the group of the first one, so that no other group gives it: one key for all would make each take a rival of
+/// all others.
 pub(super) fn number(
     view: &View,
     keys: &Keys,
@@ -476,7 +477,7 @@ pub(super) fn number(
         .filter_map(|(key, _)| last_number(view, &keys.last(&key.name)));
     let above = replaced.chain(last).max().unwrap_or(0);
     let lowest = now_us.max(above.saturating_add(1)).min(MAX_HOLD - GROUPS);
-    let group = put.first().map_or(0, |(key, _)| group(key.name.as_str()));
+    let group = put.first().map_or(0, |(key, _)| group_of_tree(&key.name));
     lowest + (group + GROUPS - lowest % GROUPS) % GROUPS
 }
 

@@ -323,7 +323,11 @@ impl Keeping {
     fn write_process(&self) {
         let _sending = locked(&self.sending);
         let (txn, live) = {
-            let state = self.state();
+            let mut state = self.state();
+            if state.live.process() == state.unwritten {
+                // It was done, and the answer was lost.
+                state.unwritten = None;
+            }
             if state.unwritten.is_none() || state.is_released {
                 return;
             }

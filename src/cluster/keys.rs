@@ -21,13 +21,24 @@ use crate::decision::{Index, Key};
 use crate::name::LockName;
 use crate::record::{digest, named};
 
-/// How many groups of locks there are, by digest of the name: a group has its own last number, and its lines of the
-/// journal are bounded together.
+/// How many groups of names there are, by digest. The lines of the journal for a group of locks are bounded together; a
+/// group of trees has its own last number.
 pub(super) const GROUPS: u64 = 64;
 
-/// The group of a lock.
+/// The group of a name.
 pub(super) fn group(name: &str) -> u64 {
     digest(name.as_bytes()) % GROUPS
+}
+
+/// The group of a lock with all above and below it: numbers of parent and child grow, too.
+pub(super) fn group_of_tree(name: &LockName) -> u64 {
+    group(top(name).as_str())
+}
+
+/// The first ancestor of a lock.
+fn top(name: &LockName) -> LockName {
+    let ancestors = name.ancestors();
+    ancestors.into_iter().next().unwrap_or_else(|| name.clone())
 }
 
 /// The keys of one store.
@@ -131,8 +142,7 @@ impl Keys {
 
     /// The tickets of all names with the same first part.
     pub(super) fn tree(&self, name: &LockName) -> Range<String> {
-        let ancestors = name.ancestors();
-        self.below(Part::Wait, ancestors.first().unwrap_or(name))
+        self.below(Part::Wait, &top(name))
     }
 
     pub(super) fn ticket(&self, name: &LockName, lease: i64, turn: Turn) -> String {
@@ -194,7 +204,7 @@ impl Keys {
     }
 
     pub(super) fn last(&self, name: &LockName) -> String {
-        format!("{}//last/{:02x}", self.prefix, group(name.as_str()))
+        format!("{}//last/{:02x}", self.prefix, group_of_tree(name))
     }
 
     /// Which hold a key is of. `None`: it is none of a store's.

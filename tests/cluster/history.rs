@@ -48,12 +48,22 @@ fn code(mut command: Command) -> i32 {
     exit_code(command.output().unwrap().status)
 }
 
+/// The PID of the command, which begins after the lock is taken.
+pub(crate) fn command_of(run: &Running) -> u32 {
+    let commands = || {
+        let keepers = children_of(run.pid());
+        let commands = keepers.iter().flat_map(|keeper| children_of(*keeper));
+        commands.collect::<Vec<_>>()
+    };
+    wait_until("the command has begun", || commands().len() == 1);
+    commands()[0]
+}
+
 fn command_of_another_machine_is_named_with_its_pid() {
     let [here, there] = machines();
     let mut holder = Running::spawn(here.onehold(&["run", "x", "y", "--", "sleep", "300"]));
     here.wait_until_held("x");
-    let keeper = children_of(holder.pid())[0];
-    let command = children_of(keeper)[0];
+    let command = command_of(&holder);
     for name in ["x", "y"] {
         wait_until("its PID is on record", || {
             there.lock(name)["pid"] == command
@@ -156,7 +166,7 @@ fn break_from_another_machine_is_named_to_whom_it_has_broken() {
     let mut run = Running::start_with_output(run);
     here.wait_until_held("x");
     let hold = here.lock("x")["hold"].to_string();
-    let command = children_of(children_of(run.pid())[0])[0];
+    let command = command_of(&run);
     wait_until("its PID is on record", || there.lock("x")["pid"] == command);
     let (_, shown, _) = there.output(&["check", "-v", "x"]);
     let holder = format!("`x` is held by process {command} (");

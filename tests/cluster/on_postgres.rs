@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::at_work::{run, sections};
 use crate::cluster::On;
 use crate::harness::{CONTENDERS, Running, Signal, send, wait_until};
+use crate::history::command_of;
 use crate::keeper::children_of;
 use crate::postgres::{Postgres, directory};
 use crate::scene::Engine;
@@ -78,7 +79,7 @@ fn verbs_send_no_more_requests_than_they_need() {
     let mut hold =
         Running::spawn(behind.onehold(&["run", "--ttl", "12", "y", "--", "sleep", "30"]));
     on.wait_until_held("y");
-    let command = children_of(children_of(hold.pid())[0])[0];
+    let command = command_of(&hold);
     wait_until("its command is on record", || {
         on.lock("y")["pid"] == command
     });

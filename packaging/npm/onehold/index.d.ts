@@ -75,7 +75,7 @@ export interface Loss {
 }
 
 export interface Hold {
-  /** Hold number. Those of a store only grow. */
+  /** Hold number. Those of a lock only grow. */
   readonly number: number;
   /** Number of the slot of the first lock, from 0, or null if it is not shared. */
   readonly slot: number | null;

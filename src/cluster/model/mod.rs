@@ -139,7 +139,7 @@ struct Client {
 struct World {
     store: Store,
     clients: Vec<Client>,
-    /// The highest number of a hold of each lock.
+    /// The highest number of a hold of each tree.
     numbers: BTreeMap<&'static str, u64>,
     /// A later hold had no higher one.
     has_fallen: bool,
@@ -810,8 +810,10 @@ impl Setting {
         }
         let fate = fate(&mut next.store, &keys, &sent);
         if matches!(fate, Fate::Taken(_)) && held.is_none() {
-            for name in &self.plans[at].names {
-                let before = next.numbers.insert(name, sent.hold);
+            let names = self.plans[at].names.iter();
+            let trees = names.map(|name| name.split('/').next().unwrap_or(name));
+            for tree in trees.collect::<BTreeSet<_>>() {
+                let before = next.numbers.insert(tree, sent.hold);
                 next.has_fallen |= before >= Some(sent.hold);
             }
         }
@@ -955,6 +957,7 @@ fn numbers_of_locks_grow_and_are_given_once_whatever_clocks_say() {
             vec![plan(&["x"]), plan(&["x"])],
             vec![plan(&["x"]), plan(&["y"])],
             vec![plan(&["a", "b"]), plan(&["b"])],
+            vec![plan(&["a"]), plan(&["a/b"])],
         ] {
             let names = format!("{plans:?}");
             let checker = check(
