@@ -55,6 +55,7 @@ pub(super) fn read_all() -> anyhow::Result<Vec<ConfigFile>> {
 }
 
 /// Whether these are all, and say what they say now.
+#[cfg(unix)]
 pub(super) fn are_as_read(files: &[ConfigFile]) -> bool {
     let of_machine = MACHINE_FILE.map(|path| (PathBuf::from(path), true));
     let of_user = path_of_user().map(|(path, _)| (path, false));

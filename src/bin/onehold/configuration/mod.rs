@@ -129,6 +129,7 @@ impl EffectiveConfig {
     }
 
     /// Whether its files say the same as when they were read.
+    #[cfg(unix)]
     pub(crate) fn is_as_read(&self) -> bool {
         file::are_as_read(&self.files)
     }
