@@ -129,10 +129,8 @@ fn allow_open_files(number: u64) {
         rlim_max: number.max(4096),
     };
     // SAFETY: the structure is ours.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) },
-        0
-    );
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!(set, 0);
 }
 
 #[test]

@@ -165,7 +165,7 @@ function isCurrent({ uid, gid, environment }) {
   if (uid !== process.geteuid?.() || gid !== process.getegid?.()) return false;
   const { env } = process;
   for (const [name, value] of environment) if (env[name] !== value) return false;
-  return Reflect.ownKeys(env).length === environment.length;
+  return Object.keys(env).length === environment.length;
 }
 
 /** Asks the server of this program: the one that runs, or a new one. `asked`: the members of a JSON object. */

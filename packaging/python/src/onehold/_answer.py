@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Optional, Tuple, cast
+import json
+from typing import Any, Dict, List, Literal, Optional, Tuple, cast
 
+from onehold import _program
 from onehold._options import Duration, Name, Options, Unpack, display, request
-from onehold._server import Claim, caller_of_thread
+from onehold._server import Claim, caller_of_thread, is_reader
 from onehold.errors import Answer, Error, failure
 
 Command = Literal["acquire", "renew", "release", "check"]
@@ -23,10 +25,12 @@ def ask(
 ) -> Answer:
     """The answer to a request, of a failure too."""
     tail = request(names, command=command, hold=hold, ttl=ttl, wait=wait, **options)
+    if is_reader():
+        return _program.ask(program, _line(tail))
     while True:
         claim = Claim(program, tail)
         try:
-            claim.ask(caller_of_thread(), waits=True)
+            claim.ask(caller_of_thread())
             answer = claim.answer()
         except BaseException:
             claim.let_go()
@@ -42,6 +46,15 @@ def ask(
         # A server that was killed may have done it already. One that has ended by itself has answered what it has done.
         if not claim.was_too_late() or (status != 0 and command in ("acquire", "release")):
             raise Error(f"{command} {display(names)}: onehold exited with {status} without an answer")
+
+
+def _line(tail: bytes) -> List[str]:
+    """The command line that asks for the same as a request. It starts in the same directory."""
+    asked = cast("Dict[str, Any]", json.loads(b"{%b}" % tail))
+    command, names = asked.pop("command"), asked.pop("names")
+    asked.pop("cwd", None)
+    flags = [f"--{key.replace('_', '-')}" + ("" if value is True else f"={value}") for key, value in asked.items()]
+    return [command, "--json", *flags, "--", *names]
 
 
 def _store(options: Options) -> Options:

@@ -12,7 +12,7 @@ import sys
 import threading
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type, TypeVar, cast
+from typing import Any, Callable, List, Optional, Tuple, Type, TypeVar, cast
 
 from onehold._options import Duration, Name, Options, Unpack, display, request
 from onehold._server import Claim, caller_of_thread
@@ -99,19 +99,19 @@ class Hold:
     @property
     def lost(self) -> threading.Event:
         """Set when the lock is no longer held against our will."""
-        return self._state.event()
+        return self._state.lost
 
     def __repr__(self) -> str:
-        state = "lost" if self._state.is_lost else "released" if self._claim.has_let_go else "held"
+        state = "lost" if self.lost.is_set() else "released" if self._claim.has_let_go else "held"
         return f"<onehold.Hold {display(self.names)}, hold {getattr(self, 'number', None)}, {state}>"
 
     def _take(self) -> None:
         try:
-            self._claim.ask(caller_of_thread(), waits=True)
+            self._claim.ask(caller_of_thread())
             held = self._claim.answer()
             while self._claim.was_too_late():
                 self._begin(Claim(self._claim.program, self._claim.tail))
-                self._claim.ask(caller_of_thread(), waits=True)
+                self._claim.ask(caller_of_thread())
                 held = self._claim.answer()
             if held is None or not self._claim.is_held:
                 raise not_held(self._claim, self.names)
@@ -125,13 +125,13 @@ class Hold:
             self._claim.wait_for_end()
             raise
 
-    def _let_go(self, waits: bool = False) -> None:
+    def _let_go(self) -> None:
         self._state.is_released = True
-        self._claim.let_go(waits)
+        self._claim.let_go()
 
     def release(self) -> None:
         """Releases the lock, and returns when it is free. A second call raises nothing."""
-        self._let_go(waits=not sys.is_finalizing())
+        self._let_go()
         if sys.is_finalizing():
             # The thread no longer runs. The process frees the lock all the same.
             return
@@ -181,18 +181,9 @@ class _State:
         self.loss: Optional[Lost] = None
         self._claim = claim
         self._names = names
-        self.is_lost = False
-        # Made for who asks for it: a hold is made faster without one.
-        self._lost: Dict[int, threading.Event] = {}
+        self.lost = threading.Event()
         self._on_lost = on_lost
         self._lost_signal = lost_signal
-
-    def event(self) -> threading.Event:
-        """Set when the lock is lost."""
-        event = self._lost.setdefault(0, threading.Event())
-        if self.is_lost:
-            event.set()
-        return event
 
     def end(self) -> None:
         if not self._claim.is_held or self.loss is not None:
@@ -204,9 +195,8 @@ class _State:
             return
         if self._claim.is_forked:
             # A thread of the parent may have the lock of the old one.
-            self._lost.clear()
-        self.is_lost = True
-        self.event()
+            self.lost = threading.Event()
+        self.lost.set()
         if self.is_released or self._claim.is_forked:
             return
         if self._lost_signal is not None:

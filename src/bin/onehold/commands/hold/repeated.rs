@@ -26,6 +26,8 @@ impl Repeated {
         let is_fixed = session.config.profile.is_none()
             && !session.global.project
             && session.only.is_none()
+            // A project may begin where there was none.
+            && session.config.settings.project_dir.is_none()
             && wanted.lock.format() == Format::Native
             && !wanted.lock.is_remote()
             && wanted.lock.names().all(|name| !name.is_path())
