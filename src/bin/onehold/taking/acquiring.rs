@@ -376,8 +376,11 @@ impl<'a> Taking<'a> {
         let is_ripening = takes_zombies && status.verdict.takeable_in.is_some();
         // Who does not wait may have known a hold to be dead, and another got its lock.
         let waited = blocked.waited.filter(|waited| match typed.wait {
-            // No wait goes on for a hold that no wait ends, such as a zombie that nobody may take over.
-            Some(WaitLimit::AtMost(limit)) => waited.saturating_add(WAKES_EARLY) >= limit,
+            // No wait goes on for a zombie that nobody may take over.
+            Some(WaitLimit::AtMost(limit)) if status.verdict.state == State::Zombie => {
+                is_ripening || waited.saturating_add(WAKES_EARLY) >= limit
+            }
+            Some(WaitLimit::AtMost(_)) => true,
             Some(WaitLimit::Forever) | None => false,
         });
         let refusal = match waited {
