@@ -200,11 +200,8 @@ fn every_spelling_of_a_path_is_one_lock_on_a_disk_that_ignores_case() {
         ("EMPTY/B", "empty/b", "files/empty/b"),
         ("Ä", "ä", "files/ä"),
     ];
-    let typed: String = rows
-        .iter()
-        .map(|(path, other, name)| format!("{path} {other} {name}\n"))
-        .collect();
-    env.write("rows", &typed);
+    let typed = rows.map(|(path, other, name)| format!("{path} {other} {name}\n"));
+    env.write("rows", typed.concat());
     let mut command = env.session(&format!("{{ {script}; }} < rows"));
     command.env_remove("ONEHOLD_DIR");
     let output = harness::output(&mut command);
