@@ -50,9 +50,11 @@ impl HostFacts {
 
     /// What a record written now by this process says of its origin.
     pub(crate) fn origin(&self, store: FileId) -> Origin {
+        // First, because what tells our start tells whose /proc it is.
+        let start = process::start_ticks(Pid::of_self());
         let observer = self.observer();
         Origin {
-            start: process::start_ticks(Pid::of_self()),
+            start,
             boot: observer.boot.clone(),
             machine: observer.machine.clone(),
             pid_namespace: observer.pid_namespace,

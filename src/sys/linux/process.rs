@@ -349,29 +349,32 @@ pub(in crate::sys) fn ensure_proc_is_ours() -> io::Result<()> {
         .ok_or_else(|| io::Error::other(text))
 }
 
+/// Of which process it is known that /proc belongs to its PID namespace: a forked child asks again.
+static PROC_IS_OF: AtomicU32 = AtomicU32::new(0);
+
 /// Whether /proc is there and belongs to our own PID namespace: it names us by our own number.
 fn proc_is_ours() -> bool {
-    // Of which process that is known: a forked child asks again.
-    static KNOWN: AtomicU32 = AtomicU32::new(0);
-    let own = Pid::of_self().get();
-    if KNOWN.load(Ordering::Relaxed) == own {
+    proc_is_of(Pid::of_self())
+}
+
+fn proc_is_of(own: Pid) -> bool {
+    if PROC_IS_OF.load(Ordering::Relaxed) == own.get() {
         return true;
     }
     let mut text = [0; 16];
     let length = readlinkat_raw(CWD, c"/proc/self", &mut text).unwrap_or(0);
-    let is_ours = text.get(..length).and_then(number) == Some(own);
+    let is_ours = text.get(..length).and_then(number) == Some(own.get());
     if is_ours {
-        KNOWN.store(own, Ordering::Relaxed);
+        PROC_IS_OF.store(own.get(), Ordering::Relaxed);
     }
     is_ours
 }
 
 /// The `stat` of the calling process as it was when it was first asked for: the start and the flags
 /// stay the same, the parent may not. `None`: /proc shows another PID namespace, or is not there.
-fn own_stat() -> Option<Stat> {
+fn own_stat(own: Pid) -> Option<Stat> {
     // The PID and the answer, so that a forked child asks again.
     static OWN: Mutex<Option<(Pid, Stat)>> = Mutex::new(None);
-    let own = Pid::of_self();
     let mut known = locked(&OWN);
     if let Some((_, stat)) = known.filter(|(pid, _)| *pid == own) {
         return Some(stat);
@@ -384,16 +387,18 @@ fn own_stat() -> Option<Stat> {
     if stat.pid != own.get() {
         return None;
     }
+    PROC_IS_OF.store(own.get(), Ordering::Relaxed);
     *known = Some((own, stat));
     Some(stat)
 }
 
 /// The `stat` of a process; `None`: /proc does not show it, or shows another PID namespace.
 fn stat_of(pid: Pid) -> Option<Stat> {
-    if pid == Pid::of_self() {
-        return own_stat();
+    let own = Pid::of_self();
+    if pid == own {
+        return own_stat(own);
     }
-    proc_is_ours().then(|| read_stat(pid).ok()).flatten()
+    proc_is_of(own).then(|| read_stat(pid).ok()).flatten()
 }
 
 /// The offset of the boot clock in the caller's time namespace, of at most 146 years (time_namespaces(7)).
