@@ -563,7 +563,10 @@ mod tests {
         let ended = |within| has_ended(&descriptor, within).expect("poll(2)");
         let start = start_ticks(pid);
         assert!(start > Some(own_start));
-        assert_eq!(presence(pid), ProcessState::Alive { start });
+        let of = |start| presence_of(ProcessId { pid, start });
+        for said in [start, start.map(|start| start + 1), None] {
+            assert_eq!(of(said), ProcessState::Alive { start });
+        }
         assert!(!ended(Duration::ZERO) && !is_defunct(pid) && !is_stopped(pid));
 
         kill_process(raw(pid).expect("a PID"), Signal::STOP).expect("kill(2)");
@@ -572,9 +575,9 @@ mod tests {
 
         child.kill().expect("kill(2)");
         assert!(ended(Duration::from_mins(1)) && is_defunct(pid));
-        assert_eq!(presence(pid), ProcessState::Gone);
+        assert_eq!(of(start), ProcessState::Gone);
         child.wait().expect("it has ended");
-        assert_eq!(presence(pid), ProcessState::Gone);
+        assert_eq!(of(start), ProcessState::Gone);
         assert!(!is_defunct(pid));
     }
 

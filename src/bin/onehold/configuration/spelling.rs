@@ -26,7 +26,7 @@ impl Spelling {
         let spelled = if self.ignores_case {
             let listed = listed(&self.directory, typed);
             let listed = listed.as_deref().unwrap_or(typed);
-            let in_unicode = listed.to_str().map(|name| name.to_lowercase().into());
+            let in_unicode = listed.to_str().map(|name| in_small_letters(name).into());
             in_unicode.unwrap_or_else(|| listed.to_ascii_lowercase())
         } else {
             typed.to_owned()
@@ -34,6 +34,13 @@ impl Spelling {
         self.directory.push(typed);
         spelled
     }
+}
+
+/// By way of capital letters, so that letters with several small forms have one: `str::to_lowercase` goes by what is
+/// around them.
+fn in_small_letters(name: &str) -> String {
+    let capital = name.chars().flat_map(char::to_uppercase);
+    capital.flat_map(char::to_lowercase).collect()
 }
 
 /// A whole path, in the same way.
@@ -60,8 +67,18 @@ fn told_by(directory: &Path, name: &OsStr) -> Option<bool> {
         return None;
     }
     let names = [name, &other];
-    let both = || entries(directory).filter(|entry| names.contains(&&*entry.file_name()));
-    Some(is_there(&other) && both().count() < 2)
+    let has_other = is_there(&other);
+    let is_both = if has_other {
+        // Who may not list it cannot tell two files from one.
+        let listed = fs::read_dir(directory).ok()?.flatten();
+        let both = listed.filter(|entry| names.contains(&&*entry.file_name()));
+        both.count() == 2
+    } else {
+        false
+    };
+    // One of them may have been made or removed meanwhile.
+    let is_as_before = is_there(name) && is_there(&other) == has_other;
+    is_as_before.then_some(has_other && !is_both)
 }
 
 /// A directory that has been empty since it was given the flag: see chattr(1).
@@ -86,6 +103,10 @@ fn listed(directory: &Path, typed: &OsStr) -> Option<OsString> {
     use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 
     let found = directory.join(typed).symlink_metadata().ok()?;
+    // The entry of a mount point has the number of what is beneath it.
+    if fs::metadata(directory).ok()?.dev() != found.dev() {
+        return None;
+    }
     let mut same = entries(directory).filter(|entry| entry.ino() == found.ino());
     same.next()
         .map(|entry| entry.file_name())

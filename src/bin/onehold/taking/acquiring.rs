@@ -374,10 +374,11 @@ impl<'a> Taking<'a> {
         // Dead, and it could not be taken yet.
         let takes_zombies = matches!(typed.on_zombie, None | Some(OnZombie::Take));
         let is_ripening = takes_zombies && status.verdict.takeable_in.is_some();
+        let state = status.verdict.state;
         // Who does not wait may have known a hold to be dead, and another got its lock.
         let waited = blocked.waited.filter(|waited| match typed.wait {
-            // No wait goes on for a zombie that nobody may take over.
-            Some(WaitLimit::AtMost(limit)) if status.verdict.state == State::Zombie => {
+            // No wait goes on for a dead hold that nobody may take over.
+            Some(WaitLimit::AtMost(limit)) if matches!(state, State::Zombie | State::Free) => {
                 is_ripening || waited.saturating_add(WAKES_EARLY) >= limit
             }
             Some(WaitLimit::AtMost(_)) => true,
