@@ -35,7 +35,7 @@ mod windows;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -461,6 +461,10 @@ impl Running {
         for _ in 0..10 {
             match command.spawn() {
                 Err(error) if is_internal_error_of_wine(&error) => {}
+                // A child of another test has a script open to write, until it executes.
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
                 child => {
                     return Self {
                         child: child.unwrap(),

@@ -175,9 +175,12 @@ pub const FLAWS: [Flaw; 16] = [
     Flaw {
         name: "every other process is taken for dead",
         scenarios: &["run-run", "acq-run"],
-        change: |call, _, _, _| {
-            (call.number() == libc::SYS_pidfd_open)
-                .then_some(Change::Return(-i64::from(libc::ESRCH)))
+        change: |call, _, _, _| match call.number() {
+            libc::SYS_pidfd_open => Some(Change::Return(-i64::from(libc::ESRCH))),
+            _ if call.text.starts_with("open(/proc/#/stat") => {
+                Some(Change::Return(-i64::from(libc::ENOENT)))
+            }
+            _ => None,
         },
     },
     Flaw {

@@ -405,8 +405,9 @@ fn history_violations(
         })
         .collect();
     // A dead holder's hold ends with the time that was read before its processes were looked at: on a busy machine
-    // a section that ended in between ended milliseconds later.
-    let tolerance = 20_000_000 + clocks.apart();
+    // a section that ended in between ended milliseconds later: 23 at a load of 13. That no two sections overlap is
+    // known by their own times.
+    let tolerance = 100_000_000 + clocks.apart();
     let mut found = violations_by_clock(&mut told, clocks.apart());
     let of_hold: HashMap<u64, &Interval> = told.iter().map(|hold| (hold.hold, hold)).collect();
     let mut missing = 0;
