@@ -68,7 +68,9 @@ fn copy_record(directory: &Path, names: impl Iterator<Item = usize>, record: &[u
 }
 
 fn assert_alike(few: &[(&str, usize)], many: &[(&str, usize)]) {
-    const SLACK: usize = 2;
+    // A second that changes, or a look at a command that takes longer, is up to nine calls more. A listing of so many
+    // locks would be hundreds, a look at each a hundred thousand.
+    const SLACK: usize = 20;
     println!("{few:?}\n{many:?}");
     for ((words, few), (_, many)) in few.iter().zip(many) {
         assert!(many <= &(few + SLACK), "{words}: {few} and {many}");

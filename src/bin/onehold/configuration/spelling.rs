@@ -36,11 +36,12 @@ impl Spelling {
     }
 }
 
-/// By way of capital letters, so that letters with several small forms have one: `str::to_lowercase` goes by what is
-/// around them.
+/// Each letter on its own: `str::to_lowercase` goes by what is around a sigma, which has two small forms.
 fn in_small_letters(name: &str) -> String {
-    let capital = name.chars().flat_map(char::to_uppercase);
-    capital.flat_map(char::to_lowercase).collect()
+    let small = name.chars().flat_map(char::to_lowercase);
+    small
+        .map(|letter| if letter == 'ς' { 'σ' } else { letter })
+        .collect()
 }
 
 /// A whole path, in the same way.
