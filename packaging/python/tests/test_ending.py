@@ -183,6 +183,23 @@ def test_forks_while_8_threads_take_locks_copy_no_hold():
     assert len(taken) >= 8
 
 
+def test_fork_while_another_thread_closes_a_pipe_copies_no_pipe(monkeypatch):
+    before = write_ends_of_pipes()
+    onehold.lock("a").acquire().release()
+    pipe = onehold._server._current[None]._stdin
+    number = pipe.fileno()
+    # As in another thread: the object is closed before its descriptor is.
+    copy = os.dup(number)
+    pipe.close()
+    os.dup2(copy, number, inheritable=False)
+    os.close(copy)
+    assert write_ends_of_pipes() == [*before, number]
+    try:
+        assert in_child(lambda: [].index(0) if write_ends_of_pipes() != before else 0)
+    finally:
+        os.close(number)
+
+
 def test_programs_that_are_started_in_a_block_do_not_hold_it():
     with onehold.lock("a"):
         sleeper = subprocess.Popen(["sleep", "60"], close_fds=False)

@@ -37,7 +37,14 @@ PIPE_BUF = 4096
 class Pipe(io.FileIO):
     """The end of a pipe that keeps a server alive."""
 
+    number = -1
     inode = 0
+
+    def is_open(self) -> bool:
+        """Whether the number is still that of the pipe, whatever this object says."""
+        with suppress(OSError):
+            return os.fstat(self.number).st_ino == self.inode
+        return False
 
 
 # Their numbers belong to something else by now.
@@ -45,10 +52,9 @@ _gone: List[Pipe] = []
 
 
 def _close(pipe: Pipe) -> None:
-    with suppress(OSError, ValueError):
-        if os.fstat(pipe.fileno()).st_ino != pipe.inode:
-            # The program has closed all of its descriptors.
-            _gone.append(pipe)
+    if not pipe.closed and not pipe.is_open():
+        # The program has closed all of its descriptors.
+        _gone.append(pipe)
     if pipe not in _gone:
         with suppress(OSError):
             pipe.close()
@@ -91,7 +97,7 @@ class Server:
             stdin, kept_open = os.pipe()
             # Not its number: a second `close` does nothing, so a signal may interrupt the first one anywhere.
             self._stdin = Pipe(kept_open, "w")
-            self._stdin.inode = os.fstat(kept_open).st_ino
+            self._stdin.number, self._stdin.inode = kept_open, os.fstat(kept_open).st_ino
             # Before the process is started, when the handler of a signal may fork.
             _pipes.add(self._stdin)
             try:
@@ -265,6 +271,9 @@ def _in_child() -> None:
         one.close_in_child()
     for pipe in pipes:
         _close(pipe)
+        # A thread of the parent was about to close it: the object says that it is closed, and it was not yet.
+        if pipe.is_open():
+            os.close(pipe.number)
 
 
 if hasattr(os, "register_at_fork"):
