@@ -269,7 +269,7 @@ impl Lock {
     ) -> Result<Work> {
         if let Some((record, wrapper)) = live_wrapper(own) {
             match tell_wrapper(wrapper, record.hold, author(own)) {
-                Ok(()) => match self.wait_for_wrapper(shown, wrapper, on_break)? {
+                Ok(()) => match self.wait_for_wrapper(shown, own, wrapper, on_break)? {
                     Work::Orphaned => {}
                     work => return Ok(work),
                 },
@@ -281,32 +281,39 @@ impl Lock {
                 Err(error) => return Err(error).context("signal the wrapper of", &self.path()),
             }
         }
-        self.end_orphaned_work(shown, on_break)
+        self.end_orphaned_work(shown, own, on_break)
     }
 
-    /// Waits while the wrapper ends its work and removes its record.
+    /// Waits while the wrapper ends its work. It removes its record then; but a caller that takes the lock by force
+    /// removes it at once.
     fn wait_for_wrapper(
         &self,
         shown: &Revision,
+        own: &Judged<Handle>,
         wrapper: ProcessId,
         on_break: &mut OnBreak<'_>,
     ) -> Result<Work> {
         let told_at = clock();
+        let mut last_seen = own.clone();
         loop {
-            let Some(own) = self.look_shown(shown)? else {
+            let found = self.look_shown(shown)?;
+            let left_behind = found.is_none().then(|| look(marks_of(&last_seen)));
+            if left_behind.as_ref().is_some_and(|left| left.is_over) {
                 return Ok(Work::Ended);
-            };
-            let Some((record, _)) = live_wrapper(&own) else {
+            }
+            last_seen = found.unwrap_or(last_seen);
+            let Some((record, _)) = live_wrapper(&last_seen) else {
                 return Ok(Work::Orphaned);
             };
+            let has_answered = record.live.ending.is_some() || left_behind.is_some();
             let until = match record.live.ending {
-                None => told_at + WRAPPER_ANSWERS,
-                Some(began) => kill_at(record, Duration::from_millis(began))
+                None if !has_answered => told_at + WRAPPER_ANSWERS,
+                ending => kill_at(record, ending.map_or(told_at, Duration::from_millis))
                     .unwrap_or(told_at + KILL_AFTER)
                     .saturating_add(AFTER_KILL),
             };
             let left = until.saturating_sub(clock());
-            if left.is_zero() && record.live.ending.is_none() {
+            if left.is_zero() && !has_answered {
                 return Ok(Work::Orphaned);
             }
             if left.is_zero() || !on_break(left) {
@@ -323,7 +330,12 @@ impl Lock {
     }
 
     /// Ends the work of a hold without a wrapper that would.
-    fn end_orphaned_work(&self, shown: &Revision, on_break: &mut OnBreak<'_>) -> Result<Work> {
+    fn end_orphaned_work(
+        &self,
+        shown: &Revision,
+        last_seen: &Judged<Handle>,
+        on_break: &mut OnBreak<'_>,
+    ) -> Result<Work> {
         let request = self.request(&Options::new(), Asker::Caller);
         let note_begin = |note: bool| {
             self.store.update(Entry::EXISTING, |snapshot| {
@@ -343,7 +355,11 @@ impl Lock {
         // nevertheless, but only by this process.
         let own = note_begin(true).or_else(|_| note_begin(false))?.flatten();
         let Some((own, record)) = own.as_ref().and_then(|own| Some((own, own.record()?))) else {
-            return Ok(Work::Ended);
+            let left = look(marks_of(last_seen));
+            return Ok(match left.is_over {
+                true => Work::Ended,
+                false => Work::Left(left.processes, left.look_failed),
+            });
         };
         // An earlier process may have begun it.
         let began = record.live.ending.map_or_else(clock, Duration::from_millis);

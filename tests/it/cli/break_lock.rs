@@ -2,9 +2,9 @@ use assert_cmd::prelude::OutputAssertExt;
 use predicates::prelude::*;
 use predicates::str::{contains, is_match};
 
-use crate::harness::{Running, TestEnv, number_in};
+use crate::harness::{Running, TestEnv, number_in, program};
 #[cfg(unix)]
-use crate::harness::{Signal, send};
+use crate::harness::{Signal, send, wait_until};
 
 #[test]
 fn break_of_free_lock_is_3() {
@@ -161,4 +161,37 @@ fn break_of_a_kept_hold_says_that_its_work_has_ended() {
         seen.contains("  Free the lock before its time? [y/N]"),
         "{seen}"
     );
+}
+
+#[cfg(unix)]
+#[test]
+fn break_waits_for_work_whose_lock_another_caller_takes_by_force_meanwhile() {
+    let script = "trap '' TERM; echo $$ > ready; until test -e taken; do sleep 0.02; done; sleep 0.3; echo > ended";
+    for to_wrapper in [Signal::CONT, Signal::STOP, Signal::KILL] {
+        let env = TestEnv::new();
+        let run = ["run", "x", "--kill-after", "60s", "--", "sh", "-c", script];
+        let mut wrapper = env.start(run);
+        number_in(&env.path("ready"));
+        let mut shell = env.command("sh");
+        shell.args(["-c", "\"$0\" break x --yes; test -e ended"]);
+        shell.arg(program());
+        let mut broken = Running::start(shell);
+        let reason = || env.lock("x")["reason"].clone();
+        wait_until("its work is being ended", || reason() == "ending");
+        send(wrapper.pid(), to_wrapper);
+        let mut forced = env.start(["run", "--force", "--yes", "x", "--", "true"]);
+        wait_until("it is taken", || reason() != "ending");
+        std::fs::write(env.path("taken"), "").unwrap();
+        wait_until("its work has ended", || env.path("ended").exists());
+        if to_wrapper == Signal::STOP {
+            send(wrapper.pid(), Signal::CONT);
+        }
+        assert_eq!(
+            broken.finish(),
+            0,
+            "{to_wrapper:?}: break returned too early"
+        );
+        assert_eq!(forced.finish(), 0);
+        wrapper.finish();
+    }
 }
