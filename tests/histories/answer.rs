@@ -29,6 +29,11 @@ fn all_holds(lock: &Value) -> impl Iterator<Item = &Value> {
     std::iter::once(lock).chain(others)
 }
 
+/// Whether it could not be found out if a holder lives, as with too few descriptors.
+pub fn is_unsure(result: &Value) -> bool {
+    all_holds(&result["lock"]).any(|lock| lock["reason"] == "unverified")
+}
+
 /// `result`: null if it was killed or ended without a word.
 pub fn outcome(verb: &Verb, code: i32, result: &Value) -> Outcome {
     let lock = &result["lock"];
@@ -103,6 +108,7 @@ fn acquire_that_was_killed_after_its_number_is_of_unknown_fate() {
         owner: None,
         by_force: false,
         waits: None,
+        is_in_want: false,
     };
     for verb in [Verb::Lease(take.clone(), 300), Verb::Job(take)] {
         assert_eq!(outcome(&verb, 0, &took), Outcome::Took(7));

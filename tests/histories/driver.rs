@@ -342,8 +342,6 @@ fn history_of_a_directory_in_memory_is_that_of_locks() {
     try_files(TestEnv::at(place.unwrap()), Pace::FILES);
 }
 
-/// By name only: who takes a lock with too few descriptors may leave a dead hold beside its own, and `break` finds that
-/// one later. The judge does not know this yet.
 #[test]
 #[ignore = "takes what ONEHOLD_HISTORY_SECONDS says"]
 fn history_of_calls_with_few_descriptors_or_little_memory_is_that_of_locks() {

@@ -26,6 +26,9 @@ pub struct Take {
     pub by_force: bool,
     /// As long as it waits, others may be refused for it. In nanoseconds.
     pub waits: Option<u64>,
+    /// It has too little of something: it may leave behind what is left of others.
+    #[serde(default)]
+    pub is_in_want: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

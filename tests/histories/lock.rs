@@ -131,7 +131,9 @@ impl Locks {
     fn replace(&mut self, take: &Take, takes: &Takes) {
         let has = |name: &String| take.names.contains(name);
         let gives_way = |hold: &Hold| hold.is_over && excludes(takes[&hold.id], take);
-        self.remove(|hold| gives_way(hold) && takes[&hold.id].names.iter().all(has));
+        if !take.is_in_want {
+            self.remove(|hold| gives_way(hold) && takes[&hold.id].names.iter().all(has));
+        }
         for hold in self.holds.iter_mut().filter(|hold| gives_way(hold)) {
             hold.is_in_part |= takes[&hold.id].names.iter().any(has);
         }

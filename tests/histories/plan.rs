@@ -99,6 +99,10 @@ pub fn next(id: Id, rng: &mut Rng, pace: &Pace, own: &[Call]) -> Plan {
             _ => None,
         };
     }
+    let is_in_want = plan.want.is_some();
+    if let Verb::Run(take) | Verb::Lease(take, _) | Verb::Job(take) = &mut plan.verb {
+        take.is_in_want = is_in_want;
+    }
     plan
 }
 
@@ -133,6 +137,7 @@ fn take(names: &[&str], mode: Mode) -> Take {
         owner: None,
         by_force: false,
         waits: None,
+        is_in_want: false,
     }
 }
 

@@ -22,6 +22,7 @@ fn take(words: &str) -> Take {
         owner: None,
         by_force: false,
         waits: None,
+        is_in_want: false,
     };
     let mut words = words.split(' ');
     while let Some(word) = words.next() {
@@ -30,6 +31,7 @@ fn take(words: &str) -> Take {
             "--slots" => take.mode = Mode::Slots(words.next().unwrap().parse().unwrap()),
             "--owner" => take.owner = words.next().map(str::to_owned),
             "--force" => take.by_force = true,
+            "--in-want" => take.is_in_want = true,
             "-w" => {
                 take.waits = words
                     .next()

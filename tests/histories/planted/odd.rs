@@ -242,5 +242,14 @@ pub fn odd() -> Histories {
                 refused(3, "a", (80, 90), 1),
             ],
         ),
+        (
+            "the rest of a dead hold beside that of who had too few descriptors to remove it",
+            files,
+            vec![
+                killed(run(1, "s --slots 2", (0, 20), (10, 30)), 31),
+                run(2, "s --in-want", (40, 90), (50, 80)),
+                broke(3, "s", (55, 88), Outcome::Broke(vec![1])),
+            ],
+        ),
     ]
 }

@@ -314,5 +314,14 @@ pub fn wrong() -> Histories {
                 refused(2, "a", (61_000, 61_100), 1),
             ],
         ),
+        (
+            "the rest of a dead hold beside that of who had all that it needs",
+            files,
+            vec![
+                killed(run(1, "s --slots 2", (0, 20), (10, 30)), 31),
+                run(2, "s", (40, 90), (50, 80)),
+                broke(3, "s", (55, 88), Outcome::Broke(vec![1])),
+            ],
+        ),
     ]
 }
