@@ -113,8 +113,7 @@ pub fn judge(steps: &[Step], takes: &Takes) -> Result<Effort, String> {
     Ok(effort)
 }
 
-/// The ways that are left once a step is over. Others happen before it only if they could not happen after it: what can
-/// still happen later need not have happened yet.
+/// The ways that are left once a step is over. What can still happen later need not have happened yet.
 fn close(
     steps: &[Step],
     takes: &Takes,
@@ -147,14 +146,8 @@ fn close(
             }
         }
         let closed = after(&way, at);
-        for other in open.iter().filter(|other| **other != at) {
-            let Some(before) = after(&way, *other) else {
-                continue;
-            };
-            let later = closed.as_ref().and_then(|closed| after(closed, *other));
-            if later.is_some() && later == after(&before, at) {
-                continue;
-            }
+        let others = open.iter().filter(|other| **other != at);
+        for before in others.filter_map(|other| after(&way, *other)) {
             if seen.insert(before.clone()) {
                 todo.push(before);
             }

@@ -251,5 +251,15 @@ pub fn odd() -> Histories {
                 broke(3, "s", (55, 88), Outcome::Broke(vec![1])),
             ],
         ),
+        (
+            "an end that has to come before a take, and that before another one with a higher number",
+            files,
+            vec![
+                run(1, "a/x", (0, 80), (10, 20)),
+                run(2, "a/x", (5, 90), (70, 75)),
+                run(3, "a/y", (8, 100), (60, 95)),
+                refused(4, "a", (12, 15), 1),
+            ],
+        ),
     ]
 }
