@@ -356,9 +356,10 @@ impl Lock {
         let own = note_begin(true).or_else(|_| note_begin(false))?.flatten();
         let Some((own, record)) = own.as_ref().and_then(|own| Some((own, own.record()?))) else {
             let left = look(marks_of(last_seen));
-            return Ok(match left.is_over {
-                true => Work::Ended,
-                false => Work::Left(left.processes, left.look_failed),
+            return Ok(if left.is_over {
+                Work::Ended
+            } else {
+                Work::Left(left.processes, left.look_failed)
             });
         };
         // An earlier process may have begun it.
