@@ -183,8 +183,7 @@ def test_forks_while_8_threads_take_locks_copy_no_hold():
     assert len(taken) >= 8
 
 
-def test_fork_while_another_thread_closes_a_pipe_copies_no_pipe(monkeypatch):
-    before = write_ends_of_pipes()
+def test_fork_while_another_thread_closes_a_pipe_copies_no_pipe():
     onehold.lock("a").acquire().release()
     pipe = onehold._server._current[None]._stdin
     number = pipe.fileno()
@@ -193,9 +192,9 @@ def test_fork_while_another_thread_closes_a_pipe_copies_no_pipe(monkeypatch):
     pipe.close()
     os.dup2(copy, number, inheritable=False)
     os.close(copy)
-    assert write_ends_of_pipes() == [*before, number]
+    assert number in write_ends_of_pipes()
     try:
-        assert in_child(lambda: [].index(0) if write_ends_of_pipes() != before else 0)
+        assert in_child(lambda: [].index(0) if number in write_ends_of_pipes() else 0)
     finally:
         os.close(number)
 
