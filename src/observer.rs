@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use crate::decision::{Moment, Observer};
 use crate::identity::{Incarnation, Origin, Pid, ProcessId};
+use crate::record::Record;
 use crate::sys::{FileId, ProcessParent, process};
 
 /// Facts about this host that do not change, gathered once.
@@ -136,6 +137,32 @@ pub(crate) fn is_first_of_system(pid: Pid) -> bool {
 /// descend from the first one says nothing.
 pub(crate) fn descends_from(process: ProcessId) -> bool {
     descends_from_any(std::iter::once(process))
+}
+
+/// The least start of a process that was started for a hold; 0 if it is not known. A process that takes a lock may be
+/// much older: it may have been a shell before.
+pub(crate) fn least_start_of_work(record: &Record) -> u64 {
+    let since = record.origin.as_ref().and_then(|origin| {
+        let acquired = process::least_start_after(origin.acquired_boottime_ms);
+        Some(origin.start?.max(acquired.unwrap_or(0)))
+    });
+    since.unwrap_or(0)
+}
+
+/// Of a process that the calling one is, or descends from: whether it is that process, or descends from what that has
+/// started for this hold.
+pub(crate) fn is_started_by(process: ProcessId, record: &Record) -> bool {
+    let command = record.live.process().filter(|command| *command != process);
+    let mut start_of_child = None;
+    for (pid, shown) in own_ancestry().take_while(|(pid, _)| *pid != process.pid) {
+        if command.is_some_and(|command| command.pid == pid) {
+            return true;
+        }
+        start_of_child = shown.and_then(|shown| shown.start);
+    }
+    // What is not the command may have been started just before the hold: starts are in ticks.
+    let least = least_start_of_work(record) + if command.is_some() { 2 } else { 0 };
+    start_of_child.is_none_or(|start| start >= least)
 }
 
 /// Whether that is so of any of these: each ancestor is read once for all of them.

@@ -142,7 +142,10 @@ pub(super) fn runs_below<H>(snapshot: &dyn Snapshot<H>, judged: &Judged<H>) -> b
             (Some(_), Some(origin)) => is_reachable(origin, &snapshot.observer()),
             (Some(_), None) => false,
         };
-        let is_above = |process| snapshot.descends_from(process);
+        let is_above = |process| match record.kind {
+            Kind::Run => snapshot.is_started_by(process, record),
+            _ => snapshot.descends_from(process),
+        };
         // What its command has started is below its wrapper, too, as long as that lives.
         is_here
             && match judged.verdict.wrapper_alive {

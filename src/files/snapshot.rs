@@ -25,7 +25,7 @@ use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::observer;
 use crate::open_file::{Handle, OpenFile};
-use crate::record::Format;
+use crate::record::{Format, Record};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Kind};
 use crate::sys::{ProcessState, existing, is_not_a_directory, process};
@@ -409,6 +409,10 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         *answers
             .entry(process)
             .or_insert_with(|| observer::descends_from(process))
+    }
+
+    fn is_started_by(&self, process: ProcessId, record: &Record) -> bool {
+        self.descends_from(process) && observer::is_started_by(process, record)
     }
 
     /// Under the guard, a takeover that was killed is finished or reverted first.

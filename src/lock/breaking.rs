@@ -50,6 +50,8 @@ pub enum Break {
         processes: Vec<ProcessId>,
         /// Why not all of its processes could be looked at.
         look_failed: Option<std::io::Error>,
+        /// Another caller has removed the hold by force meanwhile.
+        is_removed: bool,
     },
     /// There is nothing to break.
     Nothing,
@@ -108,13 +110,17 @@ impl Lock {
         if let Work::Left(processes, look_failed) = work {
             // The hold may have ended by itself meanwhile. If its file was gone before its author was asked for,
             // its wrapper got no signal.
-            return Ok(match self.remove_shown(shown, |_| true)? {
-                Removal::Spared(_) => Break::StillRunning {
+            let removal = self.remove_shown(shown, |_| true)?;
+            let is_removed = !matches!(removal, Removal::Spared(_));
+            return Ok(if !is_removed || !look(marks_of(&own)).is_over {
+                Break::StillRunning {
                     was,
                     processes,
                     look_failed,
-                },
-                removal => self.broken(removal),
+                    is_removed,
+                }
+            } else {
+                self.broken(removal)
             });
         }
         let removal = self.remove_shown(shown, |_| false)?;
@@ -297,15 +303,20 @@ impl Lock {
         let mut last_seen = own.clone();
         loop {
             let found = self.look_shown(shown)?;
-            let left_behind = found.is_none().then(|| look(marks_of(&last_seen)));
-            if left_behind.as_ref().is_some_and(|left| left.is_over) {
-                return Ok(Work::Ended);
-            }
+            let is_removed = found.is_none();
             last_seen = found.unwrap_or(last_seen);
             let Some((record, _)) = live_wrapper(&last_seen) else {
                 return Ok(Work::Orphaned);
             };
-            let has_answered = record.live.ending.is_some() || left_behind.is_some();
+            if is_removed {
+                // It may have ended by itself: then what its command has left behind keeps running.
+                let is_over =
+                    record.live.ending.is_none() && start_ticks(wrapper.pid) != wrapper.start;
+                if is_over || look(marks_of(&last_seen)).is_over {
+                    return Ok(Work::Ended);
+                }
+            }
+            let has_answered = record.live.ending.is_some() || is_removed;
             let until = match record.live.ending {
                 None if !has_answered => told_at + WRAPPER_ANSWERS,
                 ending => kill_at(record, ending.map_or(told_at, Duration::from_millis))

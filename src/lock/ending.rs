@@ -5,8 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use crate::identity::{Pid, ProcessId};
+use crate::observer::least_start_of_work;
 use crate::record::Record;
-use crate::sys::process::{boottime_milliseconds, least_start_after};
+use crate::sys::process::boottime_milliseconds;
 use crate::sys::work::{self, Author, Look, Marks, Target};
 
 /// The clock by which records tell since when their work is being ended.
@@ -200,14 +201,9 @@ fn signal(
 
 /// How the work of a hold is recognized. Without an author: nothing of it may be signaled.
 pub(super) fn marks(record: &Record) -> Marks {
-    // A process that takes a lock may be much older than the hold: it may have been a shell before.
-    let since = record.origin.as_ref().and_then(|origin| {
-        let acquired = least_start_after(origin.acquired_boottime_ms);
-        Some(origin.start?.max(acquired.unwrap_or(0)))
-    });
     Marks {
         hold: entry_of_hold(record.hold, &record.name),
-        since: since.unwrap_or(0),
+        since: least_start_of_work(record),
         ..Marks::default()
     }
 }

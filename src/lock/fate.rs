@@ -42,9 +42,12 @@ impl Lock {
             return Fate::Ended(Box::new(event));
         }
         let past = self.history().unwrap_or_default();
-        if let Some(past) = past.iter().find(|past| past.hold == hold)
-            && past.result != HoldResult::Lost
-        {
+        let is_unwanted = |result| {
+            use HoldResult::{Broken, Expired, Lost, TakenOver};
+            matches!(result, Lost | Broken | Expired | TakenOver)
+        };
+        let mut past = past.iter();
+        if past.any(|past| past.hold == hold && !is_unwanted(past.result)) {
             return Fate::Released;
         }
         if self.is_remote() {

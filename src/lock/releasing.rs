@@ -147,8 +147,14 @@ impl Lock {
             return Ok(match may {
                 May::Go => {
                     let now = self.inspect(None)?;
-                    let renewed = status.hold().and_then(|hold| now.clone().of_hold(hold));
-                    Renewal::Done(Box::new(renewed.unwrap_or(now)))
+                    match status.hold() {
+                        // Another caller has ended it meanwhile.
+                        Some(hold) => match now.clone().of_hold(hold) {
+                            Some(renewed) => Renewal::Done(Box::new(renewed)),
+                            None => Renewal::Nothing(Box::new(now)),
+                        },
+                        None => Renewal::Done(Box::new(now)),
+                    }
                 }
                 May::Nothing => Renewal::Nothing(status),
                 May::Lost => Renewal::Lost(status),

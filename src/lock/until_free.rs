@@ -5,11 +5,15 @@ use std::time::Duration;
 use super::attempt::{Attempt, Blocked, is_unchanged};
 use super::lock::Lock;
 use super::options::Options;
+use super::unfinished::{is_orphaned_ending, settle};
 use super::wait::{Wait, WaitDecision};
 use crate::backend::LockSnapshot;
-use crate::decision::{Asker, Decision, Obstacle, Request, Until, decide, until};
+use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Until, decide, until};
 use crate::error::{Error, Result};
 use crate::open_file::Handle;
+
+/// How often to look at a hold of which only its work is left.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What keeps the locks from being free, and what to sleep on. `None`: no wait of the caller could end it.
 type InTheWay = (Obstacle<Handle>, Option<Box<Until<Handle>>>);
@@ -31,10 +35,16 @@ impl Lock {
     ) -> Result<Attempt<Option<Duration>>> {
         wait.start();
         let mut bystander = self.store.bystander(wait.back_off);
-        let request = self.request(options, Asker::Caller);
+        let mut request = self.request(options, Asker::Caller);
         loop {
-            let looked = self.store.look(|snapshot| look(self, &request, snapshot))?;
-            let Some((obstacle, sleeps_until)) = looked.flatten() else {
+            let ask = |request: &Request| {
+                let looked = self.store.look(|snapshot| look(self, request, snapshot))?;
+                Ok(looked.flatten())
+            };
+            let looked = settle(&mut request, ask, |looked| {
+                hold_in_the_way(looked.as_ref()?)
+            })?;
+            let Some((obstacle, sleeps_until)) = looked else {
                 if !wait.may(WaitDecision::Take) {
                     return Err(Error::Canceled);
                 }
@@ -46,10 +56,20 @@ impl Lock {
                     self.status_in_the_way(&obstacle, &request, options.without_waiters)?;
                 return Ok(Attempt::Blocked(Blocked::new(status, wait.waited())));
             };
-            bystander.sleep(&until, wait.sleep_limit(until.ripe_in()), &mut || {
+            // Nothing tells the end of what is left of it.
+            let is_left = matches!(&obstacle, Obstacle::Hold(judged) if is_orphaned_ending(judged));
+            let at_most = until.ripe_in().or(is_left.then_some(LOOK_INTERVAL));
+            bystander.sleep(&until, wait.sleep_limit(at_most), &mut || {
                 is_unchanged(&*self.store, &request, &obstacle)
             });
         }
+    }
+}
+
+fn hold_in_the_way((obstacle, _): &InTheWay) -> Option<&[Judged<Handle>]> {
+    match obstacle {
+        Obstacle::Hold(judged) => Some(std::slice::from_ref(judged)),
+        _ => None,
     }
 }
 

@@ -203,7 +203,9 @@ fn what_a_command_leaves_behind_can_wait_for_the_end() {
     let run = ["run", "--hold-at-least", "1s", "x", "--", "sh", "-c", left];
     env.done(run);
     assert_kept(&env, "x");
-    wait_until("it has its turn", || env.path("served").exists());
+    wait_until("it has had its turn", || {
+        env.path("served").exists() && env.check("x") == 0
+    });
     // Nor is it still inside.
     let left = "(until ! kill -0 $PPID; do sleep 0.01; done; \
         onehold run --reentrant x -- touch reentered; echo $? > code) >/dev/null 2>&1 &";

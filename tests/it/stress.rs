@@ -522,7 +522,8 @@ fn critical_sections_never_overlap_under_random_kills_and_stops() {
         violations.len()
     );
     assert!(violations.is_empty(), "{}", violations.join("\n"));
-    assert!(intervals.len() > 100 && signals > 100);
+    // A tenth of what an idle machine makes of it.
+    assert!(intervals.len() > 30 && signals > 30);
 }
 
 /// How 16 workers ask for three locks and the child of one: exclusively, shared, by slots, as an owner, two locks at

@@ -8,9 +8,10 @@ use std::time::Duration;
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::str::contains;
 
+use crate::harness::seen::state;
 use crate::harness::{
-    CONTENDERS, INCREMENT, Running, Signal, TestEnv, is_blocked_in_flock, program, wait_until,
-    watches_a_file,
+    CONTENDERS, INCREMENT, Running, Signal, TestEnv, is_blocked_in_flock, program, send,
+    wait_until, watches_a_file,
 };
 
 #[test]
@@ -252,4 +253,45 @@ fn stream_of_events_makes_no_call_until_something_happens() {
         calls.contains(r#"\"event\":\"released\""#)
     });
     events.kill();
+}
+
+#[test]
+fn wait_ends_with_the_work_of_a_hold_whose_wrapper_and_caller_were_killed() {
+    let env = TestEnv::new();
+    let script = "echo $$ > caller; onehold run --die-with parent x -- sh -c \"$1\"; :";
+    let work = "trap '' TERM; echo $$ > work; until test -e go; do sleep 0.02; done";
+    for is_at_work in [false, true] {
+        let mut shell = env.command("setsid");
+        shell.args(["sh", "-c", script, "sh", work]);
+        let _shell = Running::start(shell);
+        wait_until("it works", || env.lines("work") == 1);
+        let wrapper = env.lock("x")["wrapper_pid"].as_u64().unwrap();
+        let killed = [u32::try_from(wrapper).unwrap(), env.pid_in("caller")];
+        killed.map(|pid| send(pid, Signal::KILL));
+        if !is_at_work {
+            send(env.pid_in("work"), Signal::KILL);
+        }
+        let wait = ["wait", "x", "-w", "20"];
+        let mut waits = env.start(wait);
+        if is_at_work {
+            let waiter = waits.pid();
+            wait_until("it sleeps", || state(waiter).as_deref() == Some("S"));
+            assert_eq!(env.code(["wait", "x", "-w", "0.2"]), 7);
+            fs::write(env.path("go"), "").unwrap();
+        }
+        assert_eq!(waits.finish(), 0, "at work: {is_at_work}");
+        env.done(["run", "x", "--", "true"]);
+        fs::remove_file(env.path("work")).unwrap();
+    }
+}
+
+#[test]
+fn wait_in_a_script_for_its_own_lock_says_how_to_release_it() {
+    let env = TestEnv::new();
+    let script = "onehold acquire x >/dev/null; onehold wait x";
+    let told = env.shell(script).output().unwrap();
+    assert_eq!(told.status.code(), Some(6));
+    let told = String::from_utf8(told.stderr).unwrap();
+    let hint = "  your own shell or script holds it: run `onehold --dir ";
+    assert!(told.contains(hint), "{told}");
 }

@@ -404,6 +404,7 @@ fn waiter_that_could_not_take_its_lock_is_in_the_way_of_nobody() {
         ("a stranger waits for the section, its owner asks for a task", task(), memory([run(1, "sec/s").owned_by("a")]).awaited_by([request("sec").owned_by("b")]), taken("sec/t")),
         ("an upgrade: the owner of a task asks for the section", request("sec").owned_by("a"), memory([run(1, "sec/s").owned_by("a")]).awaited_by([request("sec").owned_by("b")]), taken("sec")),
         ("a waiter that cannot see that the holder is dead", request("x"), memory([dead_here()]).awaited_by([of_another_namespace()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
+        ("a hold that is over is over for an earlier waiter, too", Request { over: vec![ending().revision], ..request("x") }, memory([ending()]).awaited_by([request("x")]), Short::WaitBehind(1)),
         ("a waiter that leaves zombies", request("x"), memory([run(1, "x").dead()]).awaited_by([request("x").leaving_zombies()]), Short::Take(vec![put("x", None, Some(1))], vec![])),
         ("a waiter for the section while a task is held", request("sec/t"), memory([run(1, "sec/s")]).awaited_by([request("sec")]), taken("sec/t")),
         ("a waiter for two names, one of them held", request("a"), memory([run(1, "b")]).awaited_by([request_for(vec![want("a", EXCLUSIVE), want("b", EXCLUSIVE)])]), taken("a")),

@@ -195,3 +195,44 @@ fn break_waits_for_work_whose_lock_another_caller_takes_by_force_meanwhile() {
         wrapper.finish();
     }
 }
+
+#[cfg(unix)]
+#[test]
+#[ignore = "takes 12 s"]
+fn break_names_the_work_that_is_left_though_another_caller_has_freed_the_lock() {
+    let env = TestEnv::new();
+    let script = "trap '' TERM; echo $$ > ready; until test -e go; do sleep 0.05; done";
+    let run = ["run", "x", "--kill-after", "0", "--", "sh", "-c", script];
+    let mut wrapper = env.start(run);
+    number_in(&env.path("ready"));
+    let mut broken = env.start_with_output(["break", "x", "--yes"]);
+    wait_until("its work is being ended", || {
+        env.lock("x")["reason"] == "ending"
+    });
+    env.done(["break", "x", "--yes", "--force"]);
+    let (code, _, told) = broken.finish_with_output();
+    assert_eq!(code, 1, "{told}");
+    let pid = env.pid_in("ready");
+    let left = format!("  still running: process {pid} (sh)\n");
+    assert!(told.contains(&left), "{told}");
+    assert!(
+        told.ends_with("  another caller has freed the lock meanwhile\n"),
+        "{told}"
+    );
+    env.write("go", "");
+    wrapper.finish();
+}
+
+#[cfg(unix)]
+#[test]
+fn hint_about_a_copied_record_is_a_break_that_works() {
+    let env = TestEnv::new();
+    let _run = env.hold(&["run"]);
+    std::fs::copy(env.path("store/run.lock"), env.path("store/copy.lock")).unwrap();
+    let told = env.output(["run", "copy", "--", "true"]);
+    let hint =
+        is_match("to free the lock while it runs, run `onehold --dir .* break --force copy`");
+    told.assert().code(6).stderr(hint.unwrap());
+    env.done(["break", "--force", "--yes", "copy"]);
+    assert_eq!((env.check("copy"), env.check("run")), (0, 6));
+}

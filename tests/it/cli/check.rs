@@ -4,7 +4,7 @@ use serde_json::Value;
 
 #[cfg(unix)]
 use crate::harness::Signal;
-use crate::harness::{Running, TestEnv, last_json_object, stderr, wait_until};
+use crate::harness::{Running, TestEnv, last_json_object, number_in, stderr, wait_until};
 
 #[test]
 fn check_of_free_lock_is_0_and_creates_nothing() {
@@ -490,4 +490,27 @@ fn details_and_json_of_mine_name_the_holder() {
     env.onehold(["check", "--mine", "--available", "job"])
         .assert()
         .code(2);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn jobs_of_a_shell_that_becomes_a_run_do_not_run_under_it() {
+    for options in ["", "--exec", "-s"] {
+        let env = TestEnv::new();
+        let job = "until test -e held; do sleep 0.02; done; \
+                   onehold check --mine x; echo $? > mine; onehold run -w 20 y x -- true; echo $? > run";
+        let work = "touch held; until test -e mine; do sleep 0.02; done; onehold check --mine x";
+        // Without a wrapper its start is compared in ticks.
+        let pause = if options == "--exec" {
+            "sleep 0.1;"
+        } else {
+            ""
+        };
+        let script = format!("({job}) & {pause} exec onehold run {options} x -- sh -c '{work}'");
+        let told = env.shell(&script).output().unwrap();
+        assert_eq!(told.status.code(), Some(0), "{options}: {told:?}");
+        wait_until("the job has run", || env.path("run").exists());
+        assert_eq!(number_in(&env.path("mine")), 4, "{options}");
+        assert_eq!(number_in(&env.path("run")), 0, "{options}");
+    }
 }

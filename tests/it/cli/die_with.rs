@@ -286,3 +286,18 @@ fn process_with_the_same_pid_and_another_start_is_another_one() {
         send(pid, Signal::KILL);
     }
 }
+
+#[test]
+fn command_that_ends_before_the_process_keeps_its_exit_code() {
+    let env = TestEnv::new();
+    // The process reads a pipe to its end, which comes with that of the command.
+    let script = "mkfifo f$1; cat f$1 & onehold run --die-with $! x$1 -- sh -c \"exec 5>f$1; sleep 0.1; exit 3\"";
+    let rounds = (0..40).map(|round| {
+        let mut shell = env.command("sh");
+        shell.args(["-c", script, "sh", &round.to_string()]);
+        shell
+    });
+    for output in run_together(rounds.collect()) {
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+    }
+}

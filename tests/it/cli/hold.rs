@@ -498,3 +498,13 @@ fn hold_needs_no_more_memory_than_a_waiter_and_wakes_no_more_often_than_a_wrappe
     };
     assert!(own <= others + more, "{own} KiB, and {others} of a waiter");
 }
+
+#[test]
+fn hold_that_is_broken_at_once_is_told_that_it_was_broken() {
+    let env = TestEnv::new();
+    let mut hold = start(&env, &["--json", "x"]);
+    hold.event("held");
+    env.done(["break", "x", "--yes", "--force"]);
+    assert_eq!(hold.event("lost")["reason"], "broken");
+    assert_eq!(hold.running.finish(), 8);
+}

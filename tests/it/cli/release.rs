@@ -1,7 +1,7 @@
 use assert_cmd::prelude::OutputAssertExt;
 use predicates::str::{contains, is_empty, is_match};
 
-use crate::harness::{Running, TestEnv, number_in};
+use crate::harness::{Running, TestEnv, number_in, wait_until};
 #[cfg(unix)]
 use crate::harness::{exit_code, stderr};
 
@@ -217,4 +217,27 @@ fn zombie_is_released_by_any_caller() {
     let output = env.output(["release", "x"]);
     assert_eq!(exit_code(output.status), 0, "{}", stderr(&output));
     assert_eq!(env.left_in_store(), [""; 0]);
+}
+
+#[test]
+fn release_of_a_lease_that_another_caller_has_removed_says_so_with_a_history_too() {
+    for history in ["0", "1"] {
+        let env = TestEnv::new();
+        let acquired = env.output(["acquire", "x", "--ttl", "0.05"]);
+        let number = String::from_utf8(acquired.stdout).unwrap();
+        wait_until("it has expired", || env.check("x") == 5);
+        let with_history = |words: &[&str]| {
+            let mut command = env.onehold(words);
+            command.env("ONEHOLD_HISTORY", history);
+            command
+        };
+        with_history(&["release", "x"]).assert().success();
+        with_history(&["release", "x", "--hold", number.trim()])
+            .assert()
+            .success()
+            .stderr(contains(format!(
+                "hold {} of `x` was not there",
+                number.trim()
+            )));
+    }
 }

@@ -165,7 +165,7 @@ pub(crate) fn break_shown(
         let spared = lock.spared_work(&revision).unwrap_or_default();
         if !spared.is_empty() {
             let was = Box::new(status);
-            return Ok(still_running(session, lock, was, &spared, None));
+            return Ok(still_running(session, lock, was, (&spared, false), None));
         }
     }
     if !yes && !is_harmless(&status) && !is_refused && !agrees() {
@@ -207,9 +207,11 @@ pub(crate) fn break_shown(
             was,
             processes,
             look_failed,
+            is_removed,
         } => {
             let look_failed = look_failed.as_ref();
-            Ok(still_running(session, lock, was, &processes, look_failed))
+            let left = (&*processes, is_removed);
+            Ok(still_running(session, lock, was, left, look_failed))
         }
         Break::Nothing => Ok(not_held(session, lock)),
         Break::Changed(status) => Ok(another(session, status)),
@@ -274,12 +276,13 @@ fn held_by_kernel_lock(session: &Session, status: Status) -> Outcome {
         .lock(Box::new(status))
 }
 
-/// The outcome of a break that could not end all of the work.
+/// The outcome of a break that could not end all of the work. `left`: the processes, and whether another caller has
+/// freed the lock.
 fn still_running(
     session: &Session,
     lock: &Lock,
     was: Box<Status>,
-    processes: &[ProcessId],
+    (processes, is_removed): (&[ProcessId], bool),
     look_failed: Option<&std::io::Error>,
 ) -> Outcome {
     let found = processes.iter().map(|process| process.pid);
@@ -318,6 +321,7 @@ fn still_running(
     notes.push(output::store_line(session, &was));
     let break_it = command_line(session, "break", &was);
     notes.push(match output::only_remover(&was) {
+        _ if is_removed => "  another caller has freed the lock meanwhile".to_owned(),
         Some(user) => {
             format!("  it belongs to user {user}: ask that user to run `{break_it}`")
         }

@@ -230,7 +230,14 @@ pub(crate) enum Reentry {
 pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Refused>) -> String {
     let verdict = &status.verdict;
     let is_by_all = refused.is_some_and(|refused| refused.by_all) && !status.others.is_empty();
-    let break_it = if is_by_all { "break --all" } else { "break" };
+    let has_command = is_run(status) && !describe::is_without_command(status);
+    // On the word of a copied record no process gets a signal.
+    let is_copied = has_command && describe::provenance(status).is_some();
+    let break_it = match (is_copied, is_by_all) {
+        (true, _) => "break --force",
+        (false, true) => "break --all",
+        (false, false) => "break",
+    };
     let break_it = command_line(session, break_it, status);
     let remove = |what: &str| match only_remover(status) {
         Some(user) => format!("only user {user} can remove it"),
@@ -243,8 +250,8 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
     let only = session.only.as_ref();
     let is_at_own_path = only.is_some_and(|only| only.as_str() == status.name);
     let is_unnamed = status.info().is_none() || verdict.reason == Reason::Locked;
-    let has_command = is_run(status) && !describe::is_without_command(status);
     let end_hold = match (has_command, is_by_all) {
+        _ if is_copied => "free the lock while it runs",
         (true, false) => "end its command",
         (true, true) => "end their commands",
         (false, false) => "remove the hold",
@@ -279,7 +286,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
             let to_wait = wait("to queue, add --wait");
             format!("{to_wait}; to skip the queue, add --force")
         }
-        _ if acquires && is_held_for_ancestor(status) => {
+        _ if (acquires || session.verb == "wait") && is_held_for_ancestor(status) => {
             let release = command_line(session, "release", status);
             format!("your own shell or script holds it: run `{release}` first")
         }

@@ -38,6 +38,9 @@ pub(crate) const SIGHUP: i32 = 1;
 pub(crate) const SIGQUIT: i32 = 3;
 pub(crate) const SIGTERM: i32 = 15;
 
+/// How long a process takes from closing its files to its end.
+const EXITING: Duration = Duration::from_millis(10);
+
 /// Why the work is ended by force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
@@ -172,10 +175,7 @@ impl Supervisor<'_> {
             }
             let is_over = |deadline: &mut Instant| Instant::now() >= *deadline;
             if self.deadline.take_if(is_over).is_some() {
-                // Not if it has ended meanwhile: then its exit code counts.
-                if !matches!(self.child.how_ended(), Ok(Some(_))) {
-                    self.end_work(Cause::TimeLimit);
-                }
+                self.end_work(Cause::TimeLimit);
             }
             // The keeper of a lease tells by a signal.
             let is_over = !self.is_lost && self.hold.lost_in().is_some_and(|left| left.is_zero());
@@ -285,8 +285,10 @@ impl Supervisor<'_> {
                 self.end_work(Cause::Terminated);
                 return;
             }
-            // Sent by the thread that has waited for that.
+            // Sent by the thread that has waited for that. It may have waited for the end of the command itself, as a
+            // reader of its pipe does: its exit code is there a moment later.
             SIGTERM if die_with::has_exited().is_some() => {
+                std::thread::sleep(EXITING);
                 self.end_work(Cause::CallerExited);
                 return;
             }
@@ -311,6 +313,14 @@ impl Supervisor<'_> {
                     self.say(&self.end_text(cause));
                 }
             }
+            return;
+        }
+        // If it has ended meanwhile, its exit code counts.
+        let is_by_others = matches!(
+            cause,
+            Cause::Broken | Cause::CallerExited | Cause::TimeLimit
+        );
+        if is_by_others && matches!(self.child.how_ended(), Ok(Some(_))) {
             return;
         }
         let mut ending = self.hold.end_work(&self.child);

@@ -1,10 +1,11 @@
 //! `list --watch --json`: what has happened to the locks, one JSON object on each line.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use onehold::journal::{Action, Fate};
-use onehold::status::{Pid, Waiter};
+use onehold::status::{Pid, Reason, Waiter};
 use onehold::{LockName, Status};
 use serde_json::{Value, json};
 
@@ -14,6 +15,9 @@ use crate::messages::describe::list_state;
 use crate::messages::{CommandResult, Exit, Printed};
 use crate::output;
 use crate::output::report::{escape_json, lock_value};
+
+/// How long after the end of a hold a break notes it.
+const NOTED_WITHIN: Duration = Duration::from_millis(200);
 
 /// A hold by its lock, slot and number, and behind all of them a waiter by its lock, process, and since when.
 type Key = (
@@ -100,10 +104,14 @@ fn changes(session: &Session, before: &Seen, now: &Seen) -> Vec<Value> {
 /// How a hold has ended, whose record is gone. The journal tells what others did to it.
 fn end_of(session: &Session, state: &str, was: &Status, is_replaced: bool) -> &'static str {
     let lock = LockName::new(&was.name).and_then(|name| session.lock(name));
-    let fate = lock
-        .ok()
-        .zip(was.hold())
-        .map(|(lock, hold)| lock.fate(hold));
+    let held = lock.ok().zip(was.hold());
+    let ask = || held.as_ref().map(|(lock, hold)| lock.fate(*hold));
+    let mut fate = ask();
+    if was.verdict.reason == Reason::Ending && !matches!(fate, Some(Fate::Ended(_))) {
+        // Whoever breaks it notes that once its work has ended.
+        std::thread::sleep(NOTED_WITHIN);
+        fate = ask();
+    }
     match fate {
         Some(Fate::Ended(event)) if event.event == Action::Break => "broken",
         Some(Fate::Ended(event)) if event.event == Action::Takeover => "taken-over",

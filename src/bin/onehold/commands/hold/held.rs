@@ -57,16 +57,18 @@ impl OwnHold {
         if !is_over && (is_releasing || !matches!(self.hold.is_lost(), Ok(true))) {
             return None;
         }
-        // A break removes it, and notes that. A server that may be out of reach is not asked.
-        let is_broken = !self.lock.is_remote()
-            && matches!(self.lock.fate(self.hold.number()),
-                Fate::Ended(event) if event.event == Action::Break);
-        if is_broken {
+        if is_noted_as_broken(&self.lock, self.hold.number()) {
             return Some(End::Broken);
         }
         let since = *self.missing_since.get_or_insert_with(Instant::now);
         (is_over || since.elapsed() >= NOTED_WITHIN).then_some(End::Lost)
     }
+}
+
+/// Whether the journal says that a hold was broken whose record is gone. A server that may be out of reach is not asked.
+pub(super) fn is_noted_as_broken(lock: &Lock, hold: u64) -> bool {
+    !lock.is_remote()
+        && matches!(lock.fate(hold), Fate::Ended(event) if event.event == Action::Break)
 }
 
 /// Gives a hold back. A loss is reported first: after the release, another may hold the lock.

@@ -38,9 +38,10 @@ use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{drop_code_pages, stdin_was_closed, wait_for_end_of_stdin};
 use onehold::journal::HoldResult;
 use onehold::status::{Pid, ProcessId, Program};
-use onehold::{Hold, Lock, ReleaseOutcome, RunOptions, Status};
+use onehold::{Hold, Lock, LockName, ReleaseOutcome, RunOptions, Status};
 
 use event::Event;
+use held::{NOTED_WITHIN, is_noted_as_broken};
 
 /// Why a hold ends.
 enum End {
@@ -272,7 +273,7 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
         let is_over = hold.lost_in().is_some_and(|left| left.is_zero());
         if heartbeat.is_check_due(is_over) {
             if is_over || matches!(hold.is_lost(), Ok(true)) {
-                break End::Lost;
+                break end_of_lost(session, &hold);
             }
             drop_code_pages();
         }
@@ -288,6 +289,19 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
         told = tell_end(session, number, why, loss, error);
     });
     told
+}
+
+/// Whether a hold whose record is gone was broken, or lost in another way.
+fn end_of_lost(session: &Session, hold: &Hold) -> End {
+    let lock = LockName::new(hold.info().name()).and_then(|name| session.lock(name));
+    let is_broken = lock.is_ok_and(|lock| {
+        let is_noted = || is_noted_as_broken(&lock, hold.number());
+        is_noted() || {
+            std::thread::sleep(NOTED_WITHIN);
+            is_noted()
+        }
+    });
+    if is_broken { End::Broken } else { End::Lost }
 }
 
 /// Is told why a hold has ended, with its loss or an error.
