@@ -327,7 +327,7 @@ fn removed_or_replaced_file_is_told_within_two_seconds() {
     hold.event("held");
     let next = ["run", "x", "--force", "--yes", "--", "true"];
     assert_eq!(env.code(next), 0);
-    assert_eq!(hold.event("lost")["reason"], "lost");
+    assert_eq!(hold.event("lost")["reason"], "broken");
     assert_eq!(hold.running.finish(), 8);
 }
 
