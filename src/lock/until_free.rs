@@ -69,7 +69,7 @@ impl Lock {
 fn hold_in_the_way((obstacle, _): &InTheWay) -> Option<&[Judged<Handle>]> {
     match obstacle {
         Obstacle::Hold(judged) => Some(std::slice::from_ref(judged)),
-        _ => None,
+        Obstacle::Waiter(_) => None,
     }
 }
 

@@ -267,7 +267,9 @@ fn wait_ends_with_the_work_of_a_hold_whose_wrapper_and_caller_were_killed() {
         wait_until("it works", || env.lines("work") == 1);
         let wrapper = env.lock("x")["wrapper_pid"].as_u64().unwrap();
         let killed = [u32::try_from(wrapper).unwrap(), env.pid_in("caller")];
-        killed.map(|pid| send(pid, Signal::KILL));
+        for pid in killed {
+            send(pid, Signal::KILL);
+        }
         if !is_at_work {
             send(env.pid_in("work"), Signal::KILL);
         }
