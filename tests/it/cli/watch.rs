@@ -334,7 +334,13 @@ fn resized_terminal_is_redrawn_in_its_width_and_height() {
     });
     let drawn = terminal.until("… 26 more lines");
     let (_, drawn) = drawn.rsplit_once("\x1b[H").unwrap();
-    let lines: Vec<&str> = drawn.split("\x1b[K\r\n").collect();
+    let lines: Vec<&str> = drawn
+        .split("\r\n")
+        .map(|line| {
+            line.trim_start_matches("\x1b[K")
+                .trim_start_matches("\x1b[J")
+        })
+        .collect();
     assert_eq!(lines.len(), 8, "{lines:?}");
     assert!(
         lines.iter().all(|line| line.chars().count() <= 40),
@@ -342,6 +348,26 @@ fn resized_terminal_is_redrawn_in_its_width_and_height() {
     );
     terminal.press(b"q");
     terminal.until(LEAVE);
+    assert_eq!(terminal.finish(), 0);
+}
+
+#[test]
+fn last_character_of_a_full_row_is_not_erased() {
+    let env = TestEnv::new();
+    for name in ["one", "two"] {
+        let message = "a message that is longer than the terminal";
+        env.done(["acquire", name, "--ttl", "1h", "-m", message]);
+    }
+    let script = "stty rows 24 cols 60; exec onehold --color never list --watch=1h";
+    let mut terminal = Terminal::start(&env, script);
+    let drawn = terminal.until(" two ");
+    terminal.press(b"q");
+    let drawn = drawn + &terminal.until(LEAVE);
+    // Each message is cut where the terminal ends.
+    assert!(drawn.matches('…').count() >= 2, "{drawn:?}");
+    for erase in ["…\x1b[K", "…\x1b[J"] {
+        assert!(!drawn.contains(erase), "{drawn:?}");
+    }
     assert_eq!(terminal.finish(), 0);
 }
 
