@@ -371,6 +371,26 @@ fn last_character_of_a_full_row_is_not_erased() {
     assert_eq!(terminal.finish(), 0);
 }
 
+#[test]
+fn columns_of_a_short_name_are_below_their_titles_and_fit_the_terminal() {
+    let env = TestEnv::new();
+    env.done(["acquire", "db", "--ttl", "1h", "--owner", "runner-77"]);
+    for columns in 44..=50 {
+        let script =
+            format!("stty rows 24 cols {columns}; exec onehold --color never list --watch=1h");
+        let mut terminal = Terminal::start(&env, &script);
+        terminal.until("  NAME");
+        let title = "  NAME".to_owned() + &terminal.until("\r\n");
+        terminal.until("  db");
+        let row = "  db".to_owned() + &terminal.until(" lease");
+        assert_eq!(title.find("STATE"), row.find("held"), "{title:?} {row:?}");
+        assert_eq!(title.find("HOLDER"), row.find("lease"), "{title:?} {row:?}");
+        assert!(title.trim_end().chars().count() <= columns, "{title:?}");
+        terminal.press(b"q");
+        assert_eq!(terminal.finish(), 0);
+    }
+}
+
 /// `list --watch --json`, line by line.
 struct Events {
     child: Child,

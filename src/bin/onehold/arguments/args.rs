@@ -189,8 +189,8 @@ verbs! {
     /// host if it is another one), USER (if the locks shown are held by more than one), AGE (since the lock
     /// was acquired), MESSAGE. `+2` after the state: two are waiting.
     ///
-    /// On a terminal, MESSAGE gets the remaining width. NAME and HOLDER are never cut, but wrapped. Elsewhere, and
-    /// with --wide, each lock has one line.
+    /// On a terminal, MESSAGE gets the remaining width. NAME and HOLDER are never cut, but wrapped; only --watch cuts a
+    /// NAME that is longer than the terminal. Elsewhere, and with --wide, each lock has one line.
     ///
     /// With --prometheus, onehold_lock_held counts the holds of each lock by state and host. Beside it are the age of
     /// the oldest one, the time until the first lease ends, the waiters, and the longest wait. onehold_store_up is 0
