@@ -155,9 +155,9 @@ verbs! {
     ///
     /// You may release a hold if --hold or --owner matches, or if the process that it follows is an ancestor of the
     /// caller, unless another subshell acquired it and is still running. A later hold is never removed. The hold of a
-    /// live `run` ends with its command and cannot be released before (exit status 4). Anyone may remove a zombie
-    /// whose holder is known to have ended; the holder is reported. Locks that were acquired together are released
-    /// together, by any of their names.
+    /// live `run` or `hold` ends with its command or stdin and cannot be released before (exit status 4). Anyone may
+    /// remove a zombie whose holder is known to have ended; the holder is reported. Locks that were acquired together
+    /// are released together, by any of their names.
     "release" Release(Release);
     /// Extend a lease, or restart the age of a hold made by `acquire`
     ///
@@ -404,7 +404,7 @@ arguments! {
         /// Lock name or path [default: the path of the profile]
         name: Option<LockName> = "NAME" by lock_name
     ) with caller: CallerArgs {
-        /// Release all holds of this --owner in the store, except those of a `run`; takes no NAME
+        /// Release all holds of this --owner in the store, except those of a `run` or `hold`; takes no NAME
         all: bool;
         /// Release any holder's lock; same as `break`
         ['f'] force: bool;
