@@ -473,7 +473,7 @@ arguments! {
         owner: Option<String> = "ID" as label, clap(value_parser = NonEmptyStringValueParser::new());
         /// Maximum age of holds that do not set their own [default: 24h]
         max_age: Option<Duration> = "D" by duration;
-        /// Exit with N instead of 7
+        /// Exit with N instead of 6 (held) or 7 (timed out)
         ['E'] conflict_exit_code: Option<u8> = "N" by exit_code;
     }
 }
