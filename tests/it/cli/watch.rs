@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Running, Signal, TestEnv, exit_code, json_object, send, wait_until};
+use crate::harness::{Running, Signal, TestEnv, exit_code, json_object, send, stderr, wait_until};
 
 /// `list --watch` on a pipe.
 struct Watched {
@@ -158,6 +158,36 @@ fn table_is_printed_at_least_so_often() {
     for clash in ["--prometheus", "-v"] {
         assert_eq!(env.code(["list", "--watch", clash]), 2);
     }
+}
+
+#[test]
+fn interval_of_nothing_is_refused() {
+    let env = TestEnv::new();
+    let watch = env.output(["list", "--watch=0"]);
+    assert_eq!(exit_code(watch.status), 2);
+    assert!(
+        stderr(&watch).contains("must be at least 1 ms"),
+        "{watch:?}"
+    );
+}
+
+#[test]
+fn store_that_does_not_exist_is_said_until_it_is_there() {
+    let env = TestEnv::new();
+    let mut watch = env.onehold(["list", "--watch=1h"]);
+    let mut child = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    let store = env.store().display().to_string();
+    assert_eq!(first, format!("0 locks in {store}, which does not exist"));
+    let mut holder = env.hold(&["x"]);
+    assert!(lines.any(|line| line.unwrap().starts_with("x ")));
+    env.end();
+    holder.finish();
+    let empty = format!("0 locks in {store}");
+    assert!(lines.any(|line| line.unwrap() == empty));
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

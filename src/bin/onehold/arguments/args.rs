@@ -496,7 +496,7 @@ arguments! {
         ///
         /// With --json, each line is an event: first what is there, then each change as the kernel or etcd tells of it. A
         /// hold that lasts less than 0.1 s may be missing. See EVENTS OF LIST in onehold-json(5).
-        watch: Option<Duration> = "D" by duration or "5s", not with verbose prometheus;
+        watch: Option<Duration> = "D" by time_to_live or "5s", not with verbose prometheus;
         /// Print metrics in the text format of Prometheus, for the textfile collector of node_exporter
         prometheus: bool, not with json verbose wide sort;
         /// Maximum age of holds that do not set their own [default: 24h]

@@ -199,7 +199,7 @@ pub(crate) fn wait_limit(text: &str) -> Result<WaitLimit, String> {
     duration(text).map(WaitLimit::AtMost)
 }
 
-/// Parses a time to live. Records keep it in milliseconds, so it must be at least one.
+/// Parses a time to live, or an interval. Records keep it in milliseconds, so it must be at least one.
 pub(crate) fn time_to_live(text: &str) -> Result<Duration, String> {
     match duration(text) {
         Ok(ttl) if ttl.as_millis() == 0 => Err("must be at least 1 ms".to_owned()),

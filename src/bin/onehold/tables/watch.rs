@@ -90,6 +90,9 @@ fn list_in_thread(
             let mut listed = select(&session, &typed);
             let (holders, at_most) = match &mut listed {
                 Ok((listing, counted)) => {
+                    if listing.locks.is_empty() && session.missing_store().is_some() {
+                        counted.push_str(", which does not exist");
+                    }
                     if !listing.errors.is_empty() {
                         let _ = write!(counted, "; {} could not be read", listing.errors.len());
                     }
