@@ -224,7 +224,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if units.any(|unit| unit == "M") {
         return Err(format!("unknown unit `M`; {USE}"));
     }
-    humantime::parse_duration(text).map_err(|error| match error {
+    // It wants a digit before the point.
+    let zero = if text.starts_with('.') { "0" } else { "" };
+    humantime::parse_duration(&format!("{zero}{text}")).map_err(|error| match error {
         humantime::DurationError::UnknownUnit { unit, .. } if !unit.is_empty() => {
             format!("unknown unit `{unit}`; {USE}")
         }

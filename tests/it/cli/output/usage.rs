@@ -74,6 +74,15 @@ fn usage_error_with_json_prints_one_object() {
 }
 
 #[test]
+fn duration_may_begin_with_its_point() {
+    let env = TestEnv::new();
+    for (duration, code) in [(".6", 0), (".6s", 0), (".5h", 0), (".", 2), (".s", 2)] {
+        let line = ["run", "-w", duration, "x", "--", "true"];
+        assert_eq!(env.code(line), code, "{duration}");
+    }
+}
+
+#[test]
 fn number_that_is_none_is_refused_in_plain_words() {
     let env = TestEnv::new();
     for (words, why) in [
