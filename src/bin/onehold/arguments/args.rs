@@ -13,9 +13,9 @@ use onehold::{Format, LockName};
 use crate::arguments::table::{ANSWERED, Arguments, Row, arguments, verbs};
 pub(crate) use crate::arguments::values::{
     Color, DieWith, ListOrder, ListState, OnLost, OnZombie, UsageError, WaitLimit, die_with,
-    duration, instance, lock_name, mode, parsed, time_to_live, wait_limit,
+    duration, exit_code, instance, lock_name, mode, parsed, time_to_live, wait_limit,
 };
-use crate::arguments::values::{choice, exit_code, formats, hold_number, label, path, pid, slots};
+use crate::arguments::values::{choice, formats, hold_number, label, path, pid, slots};
 
 /// What `--version` prints behind the name; `-V` prints the number alone.
 pub(crate) const LONG_VERSION: &str = match (cfg!(feature = "postgres"), cfg!(feature = "etcd")) {
