@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::harness::{
     CONTENDERS, Running, Signal, TestEnv, exit_code, json_object, output, run_together,
-    sorted_codes, time, wait_until,
+    sorted_codes, stderr, time, wait_until,
 };
 
 /// An environment in which holds have a history.
@@ -394,6 +394,27 @@ fn only_holds_of_the_time_asked_for_are_listed() {
     let table = env.done(["history", "./path.lock"]);
     assert!(table.starts_with("WHEN "), "{table}");
     assert!(table.ends_with(" signal 15"), "{table}");
+}
+
+#[test]
+fn history_without_a_match_says_among_how_many_holds() {
+    let env = with_history();
+    for name in ["x", "y"] {
+        code(&env, &["run", name, "--", "true"]);
+    }
+    // Whether holds are recorded from now on does not matter.
+    for words in [
+        &["history", "nosuch"][..],
+        &["history", "--since", "0"],
+        &["history", "--failed", "x"],
+    ] {
+        let told = stderr(&env.output(words));
+        assert!(
+            told.starts_with("onehold: no match among 2 past holds in /"),
+            "{told}"
+        );
+        assert!(!told.contains("nothing is recorded"), "{told}");
+    }
 }
 
 #[test]

@@ -55,6 +55,10 @@ fn candidates(env: &TestEnv, line: &str) -> Vec<String> {
 fn candidates_are_what_the_store_and_the_configuration_have() {
     let env = env_with_locks();
     env.configure("[profiles.nightly]\nwait = 5\n");
+    for name in ["past/10", "past/2"] {
+        let mut run = env.onehold(["run", name, "--", "true"]);
+        run.env("ONEHOLD_HISTORY", "1").assert().success();
+    }
     let numbers = [env.lock("beta9")["hold"].to_string()];
     for (line, expected) in [
         ("onehold ch", &["check"][..]),
@@ -113,6 +117,17 @@ fn candidates_are_what_the_store_and_the_configuration_have() {
         ("onehold run -E ", &[]),
         ("onehold run x --slots ", &[]),
         ("onehold acquire x --pid ", &[]),
+        // Its value follows `=`.
+        ("onehold list --watch ", &["beta9", "beta10", "alpha/x"]),
+        ("onehold list --watch=10", &["--watch=10s", "--watch=10m"]),
+        ("onehold help ru", &["run"]),
+        ("onehold help run ", &[]),
+        // It takes no name.
+        ("onehold release --owner ci --all ", &[]),
+        ("onehold break --all b", &["beta9", "beta10"]),
+        ("onehold run x --die-with ", &["parent", "none"]),
+        ("onehold history ", &["past/2", "past/10"]),
+        ("onehold history past/2 ", &["past/10"]),
     ] {
         let mut expected: Vec<&str> = expected.to_vec();
         let mut found = candidates(&env, line);

@@ -193,6 +193,10 @@ fn invalid_configuration_error_names_line_and_key() {
     for (line, why) in [
         ("dir = 5", "`dir`: expected a path, or an array of paths"),
         (
+            "conflict-exit-code = 300",
+            "`conflict-exit-code`: not a number from 0 to 255",
+        ),
+        (
             "owner-env = \"\"",
             "`owner-env`: expected a variable name, or an array of them",
         ),
@@ -209,7 +213,14 @@ fn invalid_configuration_error_names_line_and_key() {
     run.env("ONEHOLD_CONFIG", env.path("missing"));
     let failed = run.output().unwrap();
     assert_eq!(failed.status.code(), Some(125));
-    assert_eq!(json_object(&failed.stderr)["success"], false);
+    let failed = json_object(&failed.stderr);
+    assert_eq!(failed["success"], false);
+    let path = env.path("missing");
+    let why = format!(
+        "cannot read `{}`: no such file or directory",
+        path.display()
+    );
+    assert_eq!(failed["message"], why);
     env.onehold(["--profile", "nope", "list"])
         .assert()
         .code(2)

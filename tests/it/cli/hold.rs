@@ -10,7 +10,7 @@ use predicates::str::contains;
 use serde_json::{Value, json};
 
 use crate::harness::hold::Hold;
-use crate::harness::{CONTENDERS, Running, Signal, TestEnv, output, program, wait_until};
+use crate::harness::{CONTENDERS, Running, Signal, TestEnv, output, program, stderr, wait_until};
 
 /// `onehold hold ARGS`.
 fn start(env: &TestEnv, args: &[&str]) -> Hold {
@@ -418,6 +418,17 @@ fn release_and_renew_by_others_are_refused_as_those_of_a_run() {
     assert_eq!(env.code(["renew", "x", "--owner", "o"]), 4);
     assert_eq!(env.code(["cleanup", "x"]), 0);
     assert_eq!(env.check("x"), 6);
+    assert_eq!(hold.end(), 0);
+}
+
+#[test]
+fn refused_release_says_that_a_hold_ends_with_its_stdin() {
+    let env = TestEnv::new();
+    let mut hold = start(&env, &["--owner", "o", "x"]);
+    hold.line();
+    let told = stderr(&env.output(["release", "x", "--owner", "o"]));
+    let why = "a running `onehold hold` holds it until its stdin ends";
+    assert!(told.contains(why), "{told}");
     assert_eq!(hold.end(), 0);
 }
 

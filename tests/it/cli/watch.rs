@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Running, Signal, TestEnv, exit_code, json_object, send, wait_until};
+use crate::harness::{Running, Signal, TestEnv, exit_code, json_object, send, stderr, wait_until};
 
 /// `list --watch` on a pipe.
 struct Watched {
@@ -158,6 +158,36 @@ fn table_is_printed_at_least_so_often() {
     for clash in ["--prometheus", "-v"] {
         assert_eq!(env.code(["list", "--watch", clash]), 2);
     }
+}
+
+#[test]
+fn interval_of_nothing_is_refused() {
+    let env = TestEnv::new();
+    let watch = env.output(["list", "--watch=0"]);
+    assert_eq!(exit_code(watch.status), 2);
+    assert!(
+        stderr(&watch).contains("must be at least 1 ms"),
+        "{watch:?}"
+    );
+}
+
+#[test]
+fn store_that_does_not_exist_is_said_until_it_is_there() {
+    let env = TestEnv::new();
+    let mut watch = env.onehold(["list", "--watch=1h"]);
+    let mut child = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    let store = env.store().display().to_string();
+    assert_eq!(first, format!("0 locks in {store}, which does not exist"));
+    let mut holder = env.hold(&["x"]);
+    assert!(lines.any(|line| line.unwrap().starts_with("x ")));
+    env.end();
+    holder.finish();
+    let empty = format!("0 locks in {store}");
+    assert!(lines.any(|line| line.unwrap() == empty));
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
@@ -334,7 +364,13 @@ fn resized_terminal_is_redrawn_in_its_width_and_height() {
     });
     let drawn = terminal.until("… 26 more lines");
     let (_, drawn) = drawn.rsplit_once("\x1b[H").unwrap();
-    let lines: Vec<&str> = drawn.split("\x1b[K\r\n").collect();
+    let lines: Vec<&str> = drawn
+        .split("\r\n")
+        .map(|line| {
+            line.trim_start_matches("\x1b[K")
+                .trim_start_matches("\x1b[J")
+        })
+        .collect();
     assert_eq!(lines.len(), 8, "{lines:?}");
     assert!(
         lines.iter().all(|line| line.chars().count() <= 40),
@@ -343,6 +379,46 @@ fn resized_terminal_is_redrawn_in_its_width_and_height() {
     terminal.press(b"q");
     terminal.until(LEAVE);
     assert_eq!(terminal.finish(), 0);
+}
+
+#[test]
+fn last_character_of_a_full_row_is_not_erased() {
+    let env = TestEnv::new();
+    for name in ["one", "two"] {
+        let message = "a message that is longer than the terminal";
+        env.done(["acquire", name, "--ttl", "1h", "-m", message]);
+    }
+    let script = "stty rows 24 cols 60; exec onehold --color never list --watch=1h";
+    let mut terminal = Terminal::start(&env, script);
+    let drawn = terminal.until(" two ");
+    terminal.press(b"q");
+    let drawn = drawn + &terminal.until(LEAVE);
+    // Each message is cut where the terminal ends.
+    assert!(drawn.matches('…').count() >= 2, "{drawn:?}");
+    for erase in ["…\x1b[K", "…\x1b[J"] {
+        assert!(!drawn.contains(erase), "{drawn:?}");
+    }
+    assert_eq!(terminal.finish(), 0);
+}
+
+#[test]
+fn columns_of_a_short_name_are_below_their_titles_and_fit_the_terminal() {
+    let env = TestEnv::new();
+    env.done(["acquire", "db", "--ttl", "1h", "--owner", "runner-77"]);
+    for columns in 44..=50 {
+        let script =
+            format!("stty rows 24 cols {columns}; exec onehold --color never list --watch=1h");
+        let mut terminal = Terminal::start(&env, &script);
+        terminal.until("  NAME");
+        let title = "  NAME".to_owned() + &terminal.until("\r\n");
+        terminal.until("  db");
+        let row = "  db".to_owned() + &terminal.until(" lease");
+        assert_eq!(title.find("STATE"), row.find("held"), "{title:?} {row:?}");
+        assert_eq!(title.find("HOLDER"), row.find("lease"), "{title:?} {row:?}");
+        assert!(title.trim_end().chars().count() <= columns, "{title:?}");
+        terminal.press(b"q");
+        assert_eq!(terminal.finish(), 0);
+    }
 }
 
 /// `list --watch --json`, line by line.

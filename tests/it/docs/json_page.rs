@@ -256,6 +256,15 @@ fn quoted(file: &str, start: &str, end: &str, is_part: fn(char) -> bool) -> Vec<
 }
 
 #[test]
+fn each_title_gets_a_plural_by_a_letter_at_its_end() {
+    let objects = SCHEMA["$defs"].as_object().unwrap().values();
+    for title in objects.filter_map(|object| object["title"].as_str()) {
+        let has_clause = title.split(' ').any(|word| word == "that");
+        assert!(!has_clause, "{title}");
+    }
+}
+
+#[test]
 fn words_of_the_schema_are_those_that_the_program_says() {
     let is_code = |char: char| char.is_ascii_uppercase() || char == '_';
     let is_word = |char: char| char.is_ascii_lowercase() || char == '-';

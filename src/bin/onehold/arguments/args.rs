@@ -13,9 +13,9 @@ use onehold::{Format, LockName};
 use crate::arguments::table::{ANSWERED, Arguments, Row, arguments, verbs};
 pub(crate) use crate::arguments::values::{
     Color, DieWith, ListOrder, ListState, OnLost, OnZombie, UsageError, WaitLimit, die_with,
-    duration, instance, lock_name, mode, parsed, time_to_live, wait_limit,
+    duration, exit_code, instance, lock_name, mode, parsed, time_to_live, wait_limit,
 };
-use crate::arguments::values::{choice, exit_code, formats, hold_number, label, path, pid, slots};
+use crate::arguments::values::{choice, formats, hold_number, label, path, pid, slots};
 
 /// What `--version` prints behind the name; `-V` prints the number alone.
 pub(crate) const LONG_VERSION: &str = match (cfg!(feature = "postgres"), cfg!(feature = "etcd")) {
@@ -155,9 +155,9 @@ verbs! {
     ///
     /// You may release a hold if --hold or --owner matches, or if the process that it follows is an ancestor of the
     /// caller, unless another subshell acquired it and is still running. A later hold is never removed. The hold of a
-    /// live `run` ends with its command and cannot be released before (exit status 4). Anyone may remove a zombie
-    /// whose holder is known to have ended; the holder is reported. Locks that were acquired together are released
-    /// together, by any of their names.
+    /// live `run` or `hold` ends with its command or stdin and cannot be released before (exit status 4). Anyone may
+    /// remove a zombie whose holder is known to have ended; the holder is reported. Locks that were acquired together
+    /// are released together, by any of their names.
     "release" Release(Release);
     /// Extend a lease, or restart the age of a hold made by `acquire`
     ///
@@ -189,8 +189,8 @@ verbs! {
     /// host if it is another one), USER (if the locks shown are held by more than one), AGE (since the lock
     /// was acquired), MESSAGE. `+2` after the state: two are waiting.
     ///
-    /// On a terminal, MESSAGE gets the remaining width. NAME and HOLDER are never cut, but wrapped. Elsewhere, and
-    /// with --wide, each lock has one line.
+    /// On a terminal, MESSAGE gets the remaining width. NAME and HOLDER are never cut, but wrapped; only --watch cuts a
+    /// NAME that is longer than the terminal. Elsewhere, and with --wide, each lock has one line.
     ///
     /// With --prometheus, onehold_lock_held counts the holds of each lock by state and host. Beside it are the age of
     /// the oldest one, the time until the first lease ends, the waiters, and the longest wait. onehold_store_up is 0
@@ -404,7 +404,7 @@ arguments! {
         /// Lock name or path [default: the path of the profile]
         name: Option<LockName> = "NAME" by lock_name
     ) with caller: CallerArgs {
-        /// Release all holds of this --owner in the store, except those of a `run`; takes no NAME
+        /// Release all holds of this --owner in the store, except those of a `run` or `hold`; takes no NAME
         all: bool;
         /// Release any holder's lock; same as `break`
         ['f'] force: bool;
@@ -473,7 +473,7 @@ arguments! {
         owner: Option<String> = "ID" as label, clap(value_parser = NonEmptyStringValueParser::new());
         /// Maximum age of holds that do not set their own [default: 24h]
         max_age: Option<Duration> = "D" by duration;
-        /// Exit with N instead of 7
+        /// Exit with N instead of 6 (held) or 7 (timed out)
         ['E'] conflict_exit_code: Option<u8> = "N" by exit_code;
     }
 }
@@ -496,7 +496,7 @@ arguments! {
         ///
         /// With --json, each line is an event: first what is there, then each change as the kernel or etcd tells of it. A
         /// hold that lasts less than 0.1 s may be missing. See EVENTS OF LIST in onehold-json(5).
-        watch: Option<Duration> = "D" by duration or "5s", not with verbose prometheus;
+        watch: Option<Duration> = "D" by time_to_live or "5s", not with verbose prometheus;
         /// Print metrics in the text format of Prometheus, for the textfile collector of node_exporter
         prometheus: bool, not with json verbose wide sort;
         /// Maximum age of holds that do not set their own [default: 24h]

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use clap::{Arg, ArgMatches, Command, CommandFactory, ValueHint};
 use clap_complete::CompletionCandidate;
 use clap_complete::engine::{self, ArgValueCompleter, PathCompleter, ValueCompleter};
+use onehold::journal::PastHold;
 use onehold::terminal::is_unsafe;
 use onehold::{Caller, LockName, State, Status};
 
@@ -59,10 +60,17 @@ fn candidates(words: &[OsString], index: usize) -> Vec<CompletionCandidate> {
     if before.iter().any(|word| word == "--") && before.iter().any(|word| word == "run") {
         return Vec::new();
     }
+    // `help` takes one command.
+    if matches!(before, [_, help, _, ..] if help == "help") {
+        return Vec::new();
+    }
     let typed = typed(before);
     let mut command = definition(&typed);
     let current = std::env::current_dir().ok();
-    let line = words.get(..=index).unwrap_or_default().to_vec();
+    // The engine would take the next word for its value, which follows `=`.
+    let line = before.iter().filter(|word| *word != "--watch");
+    let line: Vec<OsString> = line.chain([word]).cloned().collect();
+    let index = line.len() - 1;
     let found = engine::complete(&mut command, line, index, current.as_deref());
     let mut found = found.unwrap_or_default();
     if word.is_empty() {
@@ -108,8 +116,13 @@ fn definition(typed: &ArgMatches) -> Command {
         .mut_arg("dir", |arg| arg.value_hint(ValueHint::DirPath))
         .mut_arg("profile", |arg| by(arg, profiles))
         .mut_subcommands(|verb| {
+            let is = |name| verb.get_name() == name;
+            let (is_history, takes_none) = (is("history"), is("release") && is_given(typed, "all"));
             verb.mut_args(|arg| match arg.get_id().as_str() {
+                "name" if takes_none => by(arg, |_, _| Vec::new()),
+                "names" if is_history => by(arg, past_names),
                 "name" | "names" | "prefix" => by(arg, names),
+                "die_with" => by(arg, |_, word| beginning_as(word, plain(["parent", "none"]))),
                 "owner" => by(arg, owners),
                 "path" => arg.value_hint(ValueHint::AnyPath),
                 "wait" => by(arg, |_, word| durations(&["forever"], word)),
@@ -156,6 +169,18 @@ fn names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
     beginning_as(word, others.map(described))
 }
 
+/// The names of the holds that have ended.
+fn past_names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
+    let holds = session(typed).and_then(|session| session.store.history().ok());
+    let holds = holds.unwrap_or_default();
+    let names: BTreeSet<&str> = holds.iter().flat_map(PastHold::all_names).collect();
+    let mut names: Vec<&str> = names.into_iter().collect();
+    names.sort_by(|one, other| natural_order(one, other));
+    let known = typed_names(typed);
+    names.retain(|name| known.iter().all(|known| known.as_str() != *name));
+    beginning_as(word, plain(names))
+}
+
 /// Owner labels of the named lock, or of all.
 fn owners(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
     let mut seen = BTreeSet::new();
@@ -184,7 +209,13 @@ fn is_duration(arg: &Arg) -> bool {
 
 fn durations(others: &[&str], word: &OsStr) -> Vec<CompletionCandidate> {
     let all = ["10s", "1m", "10m", "1h", "1d"].iter().chain(others);
-    beginning_as(word, all.map(|text| ((*text).to_owned(), String::new())))
+    beginning_as(word, plain(all.copied()))
+}
+
+/// Candidates without a description.
+fn plain<'a>(all: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = (String, String)> {
+    let all = all.into_iter();
+    all.map(|text| (text.to_owned(), String::new()))
 }
 
 fn profiles(_: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
@@ -224,10 +255,14 @@ fn session(typed: &ArgMatches) -> Option<Session> {
         ..GlobalArgs::default()
     };
     let config = EffectiveConfig::read(&global).ok()?;
-    let is_given = |id| matches!(typed.try_get_one(id), Ok(Some(true)));
-    let project = is_given("project").then(|| Project::of_current_directory(&config, &[]).ok());
+    let project =
+        is_given(typed, "project").then(|| Project::of_current_directory(&config, &[]).ok());
     let project = project.flatten();
     Session::new(VERB, global, Caller::default(), config, project.as_ref()).ok()
+}
+
+fn is_given(typed: &ArgMatches, id: &str) -> bool {
+    matches!(typed.try_get_one(id), Ok(Some(true)))
 }
 
 fn value<T: Clone + Send + Sync + 'static>(typed: &ArgMatches, id: &str) -> Option<T> {

@@ -103,7 +103,7 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
     let before_command = words.split(|word| word == "--").next();
     let typed = before_command.unwrap_or_default();
     let verb = slip::verb_of(words);
-    let message = message_of(error);
+    let message = message_of(error).replace('\'', "`");
     if typed.iter().any(|word| word == "--json") {
         let verb = verb.as_deref().unwrap_or_default();
         let outcome = Outcome::refused(Refusal::USAGE, message);
@@ -115,7 +115,7 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> Exit {
         None => "onehold --help".to_owned(),
     };
     let hint = slip::hint(words).map_or_else(String::new, |hint| format!("  {hint}\n"));
-    let message = words::escape(&message).replace('\'', "`");
+    let message = words::escape(&message);
     output::eprint(&format!(
         "onehold: {message}\n{hint}  for help, run `{help}`"
     ));

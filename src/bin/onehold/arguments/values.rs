@@ -199,7 +199,7 @@ pub(crate) fn wait_limit(text: &str) -> Result<WaitLimit, String> {
     duration(text).map(WaitLimit::AtMost)
 }
 
-/// Parses a time to live. Records keep it in milliseconds, so it must be at least one.
+/// Parses a time to live, or an interval. Records keep it in milliseconds, so it must be at least one.
 pub(crate) fn time_to_live(text: &str) -> Result<Duration, String> {
     match duration(text) {
         Ok(ttl) if ttl.as_millis() == 0 => Err("must be at least 1 ms".to_owned()),
@@ -224,7 +224,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if units.any(|unit| unit == "M") {
         return Err(format!("unknown unit `M`; {USE}"));
     }
-    humantime::parse_duration(text).map_err(|error| match error {
+    // It wants a digit before the point.
+    let zero = if text.starts_with('.') { "0" } else { "" };
+    humantime::parse_duration(&format!("{zero}{text}")).map_err(|error| match error {
         humantime::DurationError::UnknownUnit { unit, .. } if !unit.is_empty() => {
             format!("unknown unit `{unit}`; {USE}")
         }

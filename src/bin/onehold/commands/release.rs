@@ -61,14 +61,19 @@ pub(crate) fn release(session: &Session, typed: args::Release) -> CommandResult 
             outcome
         }
         Release::HeldByRun(status) => {
-            let why = "  a running `onehold run` holds it until its command exits";
+            let is_of_hold = |info: HoldInfo| info.is_served() || info.is_without_command();
+            let why = if status.info().is_some_and(is_of_hold) {
+                "  a running `onehold hold` holds it until its stdin ends"
+            } else {
+                "  a running `onehold run` holds it until its command exits"
+            };
             not_yours(session, "not released", Some(why), status)
         }
     };
     Ok(outcome.told_if(session.global.verbose).into())
 }
 
-/// Releases all holds of the owner. Those of a `run` end with their commands.
+/// Releases all holds of the owner. Those of a `run` or `hold` end with their command or stdin.
 fn release_all(session: &Session, name: Option<&LockName>) -> CommandResult {
     let Some(owner) = session.caller.owner.as_deref().filter(|_| name.is_none()) else {
         bail!(UsageError("--all needs --owner, and no NAME".to_owned()));

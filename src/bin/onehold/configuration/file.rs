@@ -47,7 +47,10 @@ pub(super) fn read_all() -> anyhow::Result<Vec<ConfigFile>> {
     if let Some((path, must_exist)) = path_of_user() {
         let file = read(&path, false)?;
         if must_exist && file.is_none() {
-            return Err(cannot_read(&path, &ErrorKind::NotFound.into()));
+            // As the system says it: the kind alone has other words.
+            const NO_SUCH_FILE: i32 = 2;
+            let error = io::Error::from_raw_os_error(NO_SUCH_FILE);
+            return Err(cannot_read(&path, &error));
         }
         files.extend(file);
     }
@@ -270,7 +273,7 @@ mod tests {
             ),
             (
                 "[profiles.a]\nconflict-exit-code = 300\n",
-                "2: `conflict-exit-code`: ",
+                "2: `conflict-exit-code`: not a number from 0 to 255",
             ),
             (
                 "[profile.a]\n",

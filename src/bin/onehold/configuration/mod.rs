@@ -57,7 +57,7 @@ pub(crate) struct Settings {
     owner_env: Option<Variables>,
     instance: Option<Typed<String>>,
     owner_required: Option<Required>,
-    conflict_exit_code: Option<u8>,
+    conflict_exit_code: Option<Typed<u8>>,
     die_with: Option<Typed<DieWith>>,
     pub(crate) history: bool,
     journal_size: Option<Typed<u64>>,
@@ -195,7 +195,7 @@ impl Settings {
                 let limit = typed.wait.unwrap_or(WaitLimit::Forever);
                 typed.wait = Some(self.limited(limit));
                 typed.max_age = typed.max_age.or(self.max_age.map(|age| age.0));
-                typed.conflict_exit_code = typed.conflict_exit_code.or(self.conflict_exit_code);
+                typed.conflict_exit_code = typed.conflict_exit_code.or(self.conflict_exit_code());
             }
             Verb::Check(Check { max_age, .. })
             | Verb::List(List { max_age, .. })
@@ -220,7 +220,11 @@ impl Settings {
         hold.ttl = hold.ttl.or(ttl.map(|span| span.0));
         hold.max_age = hold.max_age.or(self.max_age.map(|age| age.0));
         hold.on_zombie = hold.on_zombie.or(self.on_zombie);
-        hold.conflict_exit_code = hold.conflict_exit_code.or(self.conflict_exit_code);
+        hold.conflict_exit_code = hold.conflict_exit_code.or(self.conflict_exit_code());
+    }
+
+    fn conflict_exit_code(&self) -> Option<u8> {
+        self.conflict_exit_code.map(|code| code.0)
     }
 
     /// A wait, but not longer than the configuration allows.

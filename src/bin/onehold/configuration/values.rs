@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
 use crate::arguments::args::{
-    DieWith, UsageError, WaitLimit, die_with, instance, parsed, time_to_live, wait_limit,
+    DieWith, UsageError, WaitLimit, die_with, exit_code, instance, parsed, time_to_live, wait_limit,
 };
 use crate::arguments::doc_text::lock_keys;
 
@@ -279,6 +279,7 @@ typed! {
     String: "the name of an instance", instance;
     Format: "the name of a format", parsed;
     WaitLimit: "a duration or `forever`", wait_limit;
+    u8: "a number from 0 to 255", exit_code;
     u64: "a size such as `4M`", size;
 }
 

@@ -28,11 +28,21 @@ pub(crate) fn history(session: &Session, typed: &args::History) -> CommandResult
     holds.retain(|hold| {
         since.is_none_or(|since| hold.ended_at >= since) && (!typed.failed || has_failed(hold))
     });
-    let count = words::counted(holds.len(), "past hold");
-    let message = format!("{count} in {}", session.store_text());
+    // None may be left of many.
+    let all = match holds.len() {
+        0 => session.store.history()?.len(),
+        count => count,
+    };
+    let found = if all == holds.len() {
+        ""
+    } else {
+        "no match among "
+    };
+    let (count, store) = (words::counted(all, "past hold"), session.store_text());
+    let message = format!("{found}{count} in {store}");
     let mut outcome = Outcome::new(Exit::DONE, "listed", message);
     outcome = outcome.told_if(session.global.verbose || holds.is_empty());
-    if holds.is_empty() && !session.history {
+    if all == 0 && !session.history {
         outcome = outcome.note("  nothing is recorded: that takes `history = true` below `[defaults]` in the configuration, or ONEHOLD_HISTORY=1");
     }
     if session.global.json {

@@ -122,7 +122,7 @@ pub(crate) fn table(rows: &[[String; 6]], width: Option<usize>, margin: &str) ->
             let fitting = parts.map(width_of).filter(|part| *part <= most);
             fitting.max().unwrap_or_default()
         };
-        widths = fit(widths, width, widest);
+        widths = fit(widths, width, width_of(&name), widest);
     }
     let mut text = String::new();
     line(&mut text, widths, titles);
@@ -181,9 +181,14 @@ fn line<const N: usize>(text: &mut String, widths: [usize; N], cells: [&str; N])
     text.push('\n');
 }
 
-/// The widths of the columns on a terminal; 0: the column is left out. `widest`: the width of the widest cell of
-/// a column, or word of one, that is no wider than a limit.
-fn fit(natural: [usize; 6], width: usize, widest: impl Fn(usize, usize) -> usize) -> [usize; 6] {
+/// The widths of the columns on a terminal; 0: the column is left out. `title`: the width of that of the names.
+/// `widest`: the width of the widest cell of a column, or word of one, that is no wider than a limit.
+fn fit(
+    natural: [usize; 6],
+    width: usize,
+    title: usize,
+    widest: impl Fn(usize, usize) -> usize,
+) -> [usize; 6] {
     /// What NAME and HOLDER have at least, before other columns are left out.
     const LEAST: usize = 24;
     /// Less of a message says nothing.
@@ -215,7 +220,7 @@ fn fit(natural: [usize; 6], width: usize, widest: impl Fn(usize, usize) -> usize
         let beside = holder + with_gap(message.min(MESSAGE_BESIDE));
         (room.min(long.max(rest.saturating_sub(beside))), holder)
     };
-    let name = widest(NAME, most).max(NAME_TITLE);
+    let name = widest(NAME, most).max(title);
     let holder = holder.min(rest.saturating_sub(name)).max(1);
     let least = message.min(LEAST_MESSAGE);
     let left = rest.saturating_sub(name + holder + GAP);
@@ -284,7 +289,7 @@ mod tests {
     fn message_gets_what_names_and_holders_leave() {
         // Beside the widest cell there is one of six columns.
         let fit = |natural: [usize; 6], width| {
-            fit(natural, width, |column, most| {
+            fit(natural, width, NAME_TITLE, |column, most| {
                 if natural[column] <= most {
                     natural[column]
                 } else {

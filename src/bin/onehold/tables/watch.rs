@@ -90,6 +90,9 @@ fn list_in_thread(
             let mut listed = select(&session, &typed);
             let (holders, at_most) = match &mut listed {
                 Ok((listing, counted)) => {
+                    if listing.locks.is_empty() && session.missing_store().is_some() {
+                        counted.push_str(", which does not exist");
+                    }
                     if !listing.errors.is_empty() {
                         let _ = write!(counted, "; {} could not be read", listing.errors.len());
                     }
@@ -319,10 +322,14 @@ fn draw(mut lines: Vec<String>, width: usize, height: usize) -> io::Result<()> {
         lines.truncate(height.saturating_sub(1));
         lines.push(cut(&format!("… {left} more lines"), width).into_owned());
     }
-    // To the end of each line, and of the screen.
-    let lines = lines.iter().map(|line| output::painted(line) + "\x1b[K");
+    // What is there is erased before each line: after a full one, the cursor is still on its last character.
+    let last = lines.len().saturating_sub(1);
+    let lines = lines.iter().enumerate().map(|(at, line)| {
+        let erase = if at == last { "\x1b[J" } else { "\x1b[K" };
+        format!("{erase}{}", output::painted(line))
+    });
     let text = lines.collect::<Vec<_>>().join("\n");
-    write(&format!("\x1b[H{text}\x1b[J"))
+    write(&format!("\x1b[H{text}"))
 }
 
 fn write(text: &str) -> io::Result<()> {

@@ -55,6 +55,12 @@ fn usage_error_with_json_prints_one_object() {
         .unwrap();
     assert!(output.stdout.is_empty());
     assert_eq!(json_object(&output.stderr)["success"], false);
+    // As the text has it.
+    let clash = ["run", "--json", "-s", "--slots", "2", "x", "--", "true"];
+    let object = json_object(&env.onehold(clash).output().unwrap().stderr);
+    let message = object["message"].as_str().unwrap();
+    let begins = "the argument `--shared` cannot be used with";
+    assert!(message.starts_with(begins), "{message}");
     // `--json` after `--` is an argument of the command.
     let output = env
         .onehold(["run", "-w", "soon", "--", "x", "--json"])
@@ -65,6 +71,15 @@ fn usage_error_with_json_prints_one_object() {
             .unwrap()
             .starts_with("onehold: invalid value `soon` for ")
     );
+}
+
+#[test]
+fn duration_may_begin_with_its_point() {
+    let env = TestEnv::new();
+    for (duration, code) in [(".6", 0), (".6s", 0), (".5h", 0), (".", 2), (".s", 2)] {
+        let line = ["run", "-w", duration, "x", "--", "true"];
+        assert_eq!(env.code(line), code, "{duration}");
+    }
 }
 
 #[test]
