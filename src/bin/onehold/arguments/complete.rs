@@ -173,11 +173,10 @@ fn names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
 fn past_names(typed: &ArgMatches, word: &OsStr) -> Vec<CompletionCandidate> {
     let holds = session(typed).and_then(|session| session.store.history().ok());
     let holds = holds.unwrap_or_default();
-    let names: BTreeSet<&str> = holds.iter().flat_map(PastHold::all_names).collect();
-    let mut names: Vec<&str> = names.into_iter().collect();
-    names.sort_by(|one, other| natural_order(one, other));
     let known = typed_names(typed);
-    names.retain(|name| known.iter().all(|known| known.as_str() != *name));
+    let mut seen: BTreeSet<String> = known.into_iter().map(|name| name.to_string()).collect();
+    let names = holds.iter().flat_map(PastHold::all_names);
+    let names = names.filter(|name| seen.insert((*name).to_owned()));
     beginning_as(word, plain(names))
 }
 
