@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 /// What the machines need beside Debian's smallest system.
 const PACKAGES: &str = "linux-image-cloud-amd64,initramfs-tools,busybox,kmod,nfs-kernel-server,nfs-common,xfsprogs,\
-    btrfs-progs,e2fsprogs,iproute2,procps,etcd-server,postgresql";
+    btrfs-progs,e2fsprogs,iproute2,procps";
 
 /// The first process of each machine. It runs the lines that it reads, and ends each answer with the exit code. The
 /// kernel passes `program` and `agent` on, as words of its command line.
@@ -288,19 +288,14 @@ impl Plan {
 
     /// A network with this machine alone: 10.0.2.2 is the loopback of the host. See [`Machine::join_host`].
     pub fn add_host(&mut self) {
-        self.add_network_of_host("user,id=host");
-    }
-
-    /// The same, where a port on the loopback of the host is one of the machine.
-    pub fn add_host_with_port(&mut self, port: u16, of_machine: u16) {
-        self.add_network_of_host(&format!(
-            "user,id=host,hostfwd=tcp:127.0.0.1:{port}-:{of_machine}"
-        ));
-    }
-
-    fn add_network_of_host(&mut self, network: &str) {
         self.options.extend(
-            ["-netdev", network, "-device", "virtio-net-pci,netdev=host"].map(str::to_owned),
+            [
+                "-netdev",
+                "user,id=host",
+                "-device",
+                "virtio-net-pci,netdev=host",
+            ]
+            .map(str::to_owned),
         );
     }
 

@@ -88,12 +88,6 @@ fn portable_tests_pass_on_linux_4_4() {
 
 #[test]
 #[ignore = "builds static programs and starts a machine, for minutes"]
-fn no_increment_is_lost_on_linux_4_4() {
-    lose_no_increment(&LINUX_4_4);
-}
-
-#[test]
-#[ignore = "builds static programs and starts a machine, for minutes"]
 fn portable_tests_pass_on_linux_4_15() {
     pass_portable_tests(&LINUX_4_15);
 }
