@@ -1,12 +1,13 @@
-//! A machine of its own kernel: Debian's, on a small root that debootstrap makes once.
+//! A machine of its own kernel: Debian's, on a small root that debootstrap makes once, or another one with busybox.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -15,8 +16,11 @@ use tempfile::TempDir;
 const PACKAGES: &str = "linux-image-cloud-amd64,initramfs-tools,busybox,kmod,nfs-kernel-server,nfs-common,xfsprogs,\
     btrfs-progs,e2fsprogs,iproute2,procps";
 
-/// The first process of each machine. It runs the lines that it reads, and ends each answer with the exit code.
+/// The first process of each machine. It runs the lines that it reads, and ends each answer with the exit code. The
+/// kernel passes `program` and `agent` on, as words of its command line.
 const AGENT: &str = r#"#!/bin/sh
+if [ -e /bin/busybox ] && ! [ -e /bin/mount ]; then /bin/busybox --install -s /bin; fi
+for module in /modules/*; do if [ -e "$module" ]; then insmod "$module"; fi; done
 mount -t proc proc /proc
 mount -t sysfs sys /sys 2>/dev/null
 mount -t devtmpfs dev /dev 2>/dev/null
@@ -24,9 +28,9 @@ mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
 for directory in /run /tmp /dev/shm; do mount -t tmpfs tmpfs $directory; done
 mkdir /run/program
-mount -o ro /dev/vdb /run/program
+mount -t ext4 -o ro "/dev/$program" /run/program
 export PATH=/run/program:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root ONEHOLD_DIR=/tmp/store
-exec </dev/ttyS1 >/dev/ttyS1 2>&1
+exec <"/dev/$agent" >"/dev/$agent" 2>&1
 stty raw -echo
 echo ready
 while IFS= read -r line; do
@@ -41,7 +45,62 @@ const END: u8 = 4;
 /// How long an emulated machine may take for what takes a real one a moment.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// What all machines start from.
+/// A package of a distribution: the servers that may have it, its path there, and its SHA-256.
+#[derive(Debug)]
+pub struct Package {
+    pub servers: &'static [&'static str],
+    pub path: &'static str,
+    pub sha256: &'static str,
+}
+
+impl Package {
+    /// Adds its files to a directory.
+    fn unpack(&self, root: &Path) {
+        let file = root.with_extension("deb");
+        let fetched = self.servers.iter().any(|server| {
+            let mut curl = Command::new("curl");
+            curl.args([
+                "--silent",
+                "--show-error",
+                "--fail",
+                "--location",
+                "--output",
+            ])
+            .arg(&file)
+            .arg(format!("{server}/{}", self.path));
+            curl.status().expect("curl").success()
+        });
+        assert!(fetched, "{self:?}");
+        let sum = Command::new("sha256sum").arg(&file).output().unwrap();
+        let sum = String::from_utf8(sum.stdout).unwrap();
+        assert!(sum.starts_with(self.sha256), "{self:?}: {sum}");
+        succeed(Command::new("dpkg").arg("-x").arg(&file).arg(root));
+        fs::remove_file(file).unwrap();
+    }
+}
+
+/// A kernel of another release or for another processor. Its machines have no system but busybox, in memory.
+#[derive(Debug)]
+pub struct Kernel {
+    /// What its release begins with.
+    pub version: &'static str,
+    pub processor: &'static str,
+    /// The kernel, and its modules where they are in another package.
+    pub packages: &'static [Package],
+    pub busybox: Package,
+}
+
+impl Kernel {
+    /// What the kernel needs before it sees a disk, in this order, unless it is built in.
+    const MODULES: [&str; 4] = [
+        "virtio/virtio.ko",
+        "virtio/virtio_ring.ko",
+        "virtio/virtio_pci.ko",
+        "block/virtio_blk.ko",
+    ];
+}
+
+/// What machines start from.
 struct Image {
     kernel: PathBuf,
     initrd: PathBuf,
@@ -49,26 +108,32 @@ struct Image {
 }
 
 impl Image {
-    fn made() -> &'static Self {
-        static MADE: OnceLock<Image> = OnceLock::new();
-        MADE.get_or_init(|| {
-            let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("machines");
-            let image = Self {
-                kernel: place.join("vmlinuz"),
-                initrd: place.join("initrd"),
-                root: place.join("root.img"),
-            };
-            // What it was made from is there to be compared.
-            let recipe = format!("{PACKAGES}\n{AGENT}");
-            let made_from = place.join("recipe");
-            if !fs::read_to_string(&made_from).is_ok_and(|made| made == recipe) {
-                let _ = fs::remove_dir_all(&place);
-                fs::create_dir_all(&place).unwrap();
-                image.make(&place.join("root"));
-                fs::write(made_from, recipe).unwrap();
+    fn of(kernel: Option<&Kernel>) -> Self {
+        static MAKING: Mutex<()> = Mutex::new(());
+        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = kernel.map_or("debian", |kernel| &kernel.packages[0].sha256[..16]);
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join("machines")
+            .join(name);
+        let image = Self {
+            kernel: place.join("vmlinuz"),
+            initrd: place.join("initrd"),
+            root: place.join("root.img"),
+        };
+        // What it was made from is there to be compared.
+        let recipe = format!("{PACKAGES}\n{AGENT}{kernel:?}");
+        let made_from = place.join("recipe");
+        if !fs::read_to_string(&made_from).is_ok_and(|made| made == recipe) {
+            let _ = fs::remove_dir_all(&place);
+            fs::create_dir_all(&place).unwrap();
+            let root = place.join("root");
+            match kernel {
+                Some(kernel) => image.make_of(kernel, &root),
+                None => image.make(&root),
             }
-            image
-        })
+            fs::write(made_from, recipe).unwrap();
+        }
+        image
     }
 
     fn make(&self, root: &Path) {
@@ -80,21 +145,61 @@ impl Image {
                 .arg(codename())
                 .arg(root),
         );
-        let agent = root.join("agent");
-        fs::write(&agent, AGENT).unwrap();
-        succeed(Command::new("chmod").arg("755").arg(agent));
-        for entry in fs::read_dir(root.join("boot")).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap();
-            if name.starts_with("vmlinuz-") {
-                fs::copy(&path, &self.kernel).unwrap();
-            } else if name.starts_with("initrd.img-") {
-                fs::copy(&path, &self.initrd).unwrap();
-            }
-        }
+        add_agent(root);
+        fs::copy(only_boot_file(root, "vmlinuz-"), &self.kernel).unwrap();
+        fs::copy(only_boot_file(root, "initrd.img-"), &self.initrd).unwrap();
         disk_with(root, &self.root, 1 << 30);
         fs::remove_dir_all(root).unwrap();
     }
+
+    fn make_of(&self, kernel: &Kernel, root: &Path) {
+        for directory in ["bin", "dev", "modules", "proc", "root", "run", "sys", "tmp"] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        kernel.busybox.unpack(root);
+        symlink("busybox", root.join("bin/sh")).unwrap();
+        add_agent(root);
+        let unpacked = root.with_file_name("unpacked");
+        for package in kernel.packages {
+            package.unpack(&unpacked);
+        }
+        let image = only_boot_file(&unpacked, "vmlinuz-");
+        let version = image.file_name().unwrap().to_str().unwrap();
+        let version = version.trim_start_matches("vmlinuz-");
+        let drivers = unpacked.join(format!("lib/modules/{version}/kernel/drivers"));
+        for (order, module) in Kernel::MODULES.iter().enumerate() {
+            let to = root.join(format!("modules/{order}.ko"));
+            if drivers.join(module).exists() {
+                fs::copy(drivers.join(module), to).unwrap();
+            }
+        }
+        fs::copy(image, &self.kernel).unwrap();
+        succeed(
+            Command::new("sh")
+                .args(["-c", "find . | cpio --quiet -o -H newc >\"$0\""])
+                .arg(&self.initrd)
+                .current_dir(root),
+        );
+        fs::remove_dir_all(unpacked).unwrap();
+        fs::remove_dir_all(root).unwrap();
+    }
+}
+
+fn add_agent(root: &Path) {
+    let agent = root.join("agent");
+    fs::write(&agent, AGENT).unwrap();
+    succeed(Command::new("chmod").arg("755").arg(agent));
+}
+
+/// The file below `boot` whose name begins so.
+fn only_boot_file(root: &Path, beginning: &str) -> PathBuf {
+    let names = fs::read_dir(root.join("boot")).unwrap();
+    let mut paths = names.map(|entry| entry.unwrap().path());
+    let path = paths.find(|path| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with(beginning)
+    });
+    path.unwrap_or_else(|| panic!("no {beginning} in {}", root.display()))
 }
 
 fn codename() -> String {
@@ -132,26 +237,38 @@ pub fn succeed(command: &mut Command) {
 /// What is needed to start a machine, again and again.
 pub struct Plan {
     room: Rc<TempDir>,
+    /// Not that of Debian.
+    kernel: Option<&'static Kernel>,
     /// Options of qemu beside those of every machine.
     pub options: Vec<String>,
 }
 
 impl Plan {
     pub fn new() -> Self {
-        let room = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let program = room.path().join("program");
-        fs::create_dir(&program).unwrap();
+        let program = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         // Without what a debugger reads, which would be most of the disk.
         succeed(
             Command::new("strip")
                 .arg("-o")
-                .arg(program.join("onehold"))
+                .arg(program.path().join("onehold"))
                 .arg(super::program()),
         );
-        disk_with(&program, &room.path().join("program.img"), 64 << 20);
-        let options = Vec::new();
-        let room = Rc::new(room);
-        Self { room, options }
+        Self::with(None, program.path(), 64 << 20)
+    }
+
+    /// A machine with another kernel, and with the files of a directory where the program is. They take at most 256 MiB.
+    pub fn of(kernel: &'static Kernel, programs: &Path) -> Self {
+        Self::with(Some(kernel), programs, 256 << 20)
+    }
+
+    fn with(kernel: Option<&'static Kernel>, programs: &Path, bytes: u64) -> Self {
+        let room = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        disk_with(programs, &room.path().join("program.img"), bytes);
+        Self {
+            room: Rc::new(room),
+            kernel,
+            options: Vec::new(),
+        }
     }
 
     /// A new disk, the next one of the machine, that loses what was not flushed when the power is cut: the table that
@@ -192,7 +309,7 @@ impl Plan {
 
     /// As it is switched on. A name has one machine at a time.
     pub fn start(&self, name: &str) -> Machine {
-        let image = Image::made();
+        let image = Image::of(self.kernel);
         let path = |ending: &str| self.room.path().join(format!("{name}.{ending}"));
         let (socket, monitor, console) = (path("socket"), path("monitor"), path("console"));
         let drive = |file: &Path, more: &str| {
@@ -202,16 +319,33 @@ impl Plan {
                 format!("file={file},format=raw,if=virtio,{more}"),
             ]
         };
-        let mut qemu = Command::new("qemu-system-x86_64");
+        let processor = self.kernel.map_or("x86_64", |kernel| kernel.processor);
+        let (lines, options) = match processor {
+            "x86_64" => ("console=ttyS0 agent=ttyS1", "-serial chardev:agent"),
+            // It has one line of its own.
+            _ => (
+                "console=ttyAMA0 agent=ttyS0",
+                "-M virt -cpu cortex-a57 -device pci-serial,chardev=agent",
+            ),
+        };
+        let start = match self.kernel {
+            Some(_) => "rdinit=/agent program=vda",
+            None => "root=/dev/vda rw init=/agent program=vdb",
+        };
+        let mut qemu = Command::new(format!("qemu-system-{processor}"));
         qemu.args("-accel tcg -m 256 -nodefaults -display none -no-reboot".split(' '))
             .arg("-kernel")
             .arg(&image.kernel)
             .arg("-initrd")
             .arg(&image.initrd)
             .arg("-append")
-            .arg("root=/dev/vda rw init=/agent console=ttyS0 quiet panic=-1 net.ifnames=0 no_timer_check")
-            .args(drive(&image.root, "snapshot=on"))
-            .args(drive(&self.room.path().join("program.img"), "readonly=on"))
+            .arg(format!(
+                "{start} {lines} quiet panic=-1 net.ifnames=0 no_timer_check"
+            ));
+        if self.kernel.is_none() {
+            qemu.args(drive(&image.root, "snapshot=on"));
+        }
+        qemu.args(drive(&self.room.path().join("program.img"), "readonly=on"))
             .arg("-serial")
             .arg(format!("file:{}", console.display()))
             .arg("-chardev")
@@ -219,7 +353,8 @@ impl Plan {
                 "socket,id=agent,path={},server=on,wait=off",
                 socket.display()
             ))
-            .args(["-serial", "chardev:agent", "-qmp"])
+            .args(options.split(' '))
+            .arg("-qmp")
             .arg(format!("unix:{},server=on,wait=off", monitor.display()))
             .args(&self.options)
             .stdin(Stdio::null());
