@@ -126,7 +126,7 @@ fn candidates_are_what_the_store_and_the_configuration_have() {
         ("onehold release --owner ci --all ", &[]),
         ("onehold break --all b", &["beta9", "beta10"]),
         ("onehold run x --die-with ", &["parent", "none"]),
-        ("onehold history ", &["past/2", "past/10"]),
+        ("onehold history ", &["past/10", "past/2"]),
         ("onehold history past/2 ", &["past/10"]),
     ] {
         let mut expected: Vec<&str> = expected.to_vec();
