@@ -4,7 +4,9 @@ use serde_json::Value;
 
 #[cfg(unix)]
 use crate::harness::Signal;
-use crate::harness::{Running, TestEnv, last_json_object, number_in, stderr, wait_until};
+#[cfg(target_os = "linux")]
+use crate::harness::number_in;
+use crate::harness::{Running, TestEnv, last_json_object, stderr, wait_until};
 
 #[test]
 fn check_of_free_lock_is_0_and_creates_nothing() {

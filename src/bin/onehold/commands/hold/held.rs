@@ -1,16 +1,12 @@
 //! A hold of a server, and its end.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use onehold::journal::{Action, Fate};
 use onehold::{Hold, Lock};
 
-use super::End;
 use super::event::Event;
-
-/// A break notes what it has removed within this time.
-pub(super) const NOTED_WITHIN: Duration = Duration::from_millis(50);
+use super::{End, NOTED_WITHIN, is_noted_as_broken};
 
 /// A hold of the program.
 pub(super) enum Held {
@@ -63,12 +59,6 @@ impl OwnHold {
         let since = *self.missing_since.get_or_insert_with(Instant::now);
         (is_over || since.elapsed() >= NOTED_WITHIN).then_some(End::Lost)
     }
-}
-
-/// Whether the journal says that a hold was broken whose record is gone. A server that may be out of reach is not asked.
-pub(super) fn is_noted_as_broken(lock: &Lock, hold: u64) -> bool {
-    !lock.is_remote()
-        && matches!(lock.fate(hold), Fate::Ended(event) if event.event == Action::Break)
 }
 
 /// Gives a hold back. A loss is reported first: after the release, another may hold the lock.

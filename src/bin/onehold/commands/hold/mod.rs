@@ -36,12 +36,11 @@ use crate::{output, words};
 use anyhow::bail;
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{drop_code_pages, stdin_was_closed, wait_for_end_of_stdin};
-use onehold::journal::HoldResult;
+use onehold::journal::{Action, Fate, HoldResult};
 use onehold::status::{Pid, ProcessId, Program};
 use onehold::{Hold, Lock, LockName, ReleaseOutcome, RunOptions, Status};
 
 use event::Event;
-use held::{NOTED_WITHIN, is_noted_as_broken};
 
 /// Why a hold ends.
 enum End {
@@ -289,6 +288,15 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
         told = tell_end(session, number, why, loss, error);
     });
     told
+}
+
+/// A break notes what it has removed within this time.
+const NOTED_WITHIN: Duration = Duration::from_millis(50);
+
+/// Whether the journal says that a hold was broken whose record is gone. A server that may be out of reach is not asked.
+fn is_noted_as_broken(lock: &Lock, hold: u64) -> bool {
+    !lock.is_remote()
+        && matches!(lock.fate(hold), Fate::Ended(event) if event.event == Action::Break)
 }
 
 /// Whether a hold whose record is gone was broken, or lost in another way.

@@ -11,9 +11,10 @@ use onehold::command_line::drop_code_pages;
 use onehold::status::{Pid, ProcessId, Program};
 use onehold::{Attempt, Blocked, Holder, Lock, Status};
 
+use super::NOTED_WITHIN;
 use super::answer::{Answer, answer, canceled, line};
 use super::event::Event;
-use super::held::{Held, NOTED_WITHIN, OwnHold, give_back};
+use super::held::{Held, OwnHold, give_back};
 use super::pipes::{Events, Input, Line, Notifier, Output, events};
 use super::repeated::Repeated;
 use super::request::{self, Malformed, What};
