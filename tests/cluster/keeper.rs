@@ -453,7 +453,8 @@ fn canceled_waiter_leaves_the_queue_at_once() {
         let moment = now();
         waiter.signal(signal);
         waiter.finish();
-        wait_until("it has left the queue", || holder.on.waiters("x") == 0);
+        let what = format!("{signal:?}, late: {is_late}: it has left the queue");
+        wait_until(&what, || holder.on.waiters("x") == 0);
         let took = Duration::from_nanos(now() - moment);
         // The ticket of one that is not taken back lasts for 5 s.
         assert!(took < Duration::from_secs(3), "{signal:?}: {took:?}");
