@@ -155,10 +155,13 @@ pub(crate) fn is_started_by(process: ProcessId, record: &Record) -> bool {
     let command = record.live.process().filter(|command| *command != process);
     let mut start_of_child = None;
     for (pid, shown) in own_ancestry().take_while(|(pid, _)| *pid != process.pid) {
-        if command.is_some_and(|command| command.pid == pid) {
+        let start = shown.and_then(|shown| shown.start);
+        let is_it =
+            |command: ProcessId| command.pid == pid && !command.started_at_another_time(start);
+        if command.is_some_and(is_it) {
             return true;
         }
-        start_of_child = shown.and_then(|shown| shown.start);
+        start_of_child = start;
     }
     // What is not the command may have been started just before the hold: starts are in ticks.
     let least = least_start_of_work(record) + if command.is_some() { 2 } else { 0 };

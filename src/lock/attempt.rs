@@ -28,8 +28,8 @@ use crate::sys::wait::Watch;
 /// Number of new holds that an attempt may lose to programs that do not enter the guard.
 const MAX_LOSSES: usize = 100;
 
-/// Interval at which a waiter goes on to end what is left of the hold that it waits for.
-const FINISH_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval at which a waiter goes on to end what is left of the hold that it waits for, or looks for its end.
+pub(super) const FINISH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// When to look again for a cycle that a waiter completes: a process that has just started it may not wait yet, and a
 /// waiter on another machine counts once it has outlived the ticket of a dead one.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ending::{Ending, clock, kill_at, marks};
+use super::ending::{Ending, Remaining, clock, kill_at, marks};
 use super::holder::WITHOUT_SIGNAL;
 use super::journal::result_of;
 use super::lock::Lock;
@@ -112,15 +112,14 @@ impl Lock {
             // its wrapper got no signal.
             let removal = self.remove_shown(shown, |_| true)?;
             let is_removed = !matches!(removal, Removal::Spared(_));
-            return Ok(if !is_removed || !look(marks_of(&own)).is_over {
-                Break::StillRunning {
-                    was,
-                    processes,
-                    look_failed,
-                    is_removed,
-                }
-            } else {
-                self.broken(removal)
+            if is_removed && left_behind(&own).is_over {
+                return Ok(self.broken(removal));
+            }
+            return Ok(Break::StillRunning {
+                was,
+                processes,
+                look_failed,
+                is_removed,
             });
         }
         let removal = self.remove_shown(shown, |_| false)?;
@@ -308,13 +307,8 @@ impl Lock {
             let Some((record, _)) = live_wrapper(&last_seen) else {
                 return Ok(Work::Orphaned);
             };
-            if is_removed {
-                // It may have ended by itself: then what its command has left behind keeps running.
-                let is_over =
-                    record.live.ending.is_none() && start_ticks(wrapper.pid) != wrapper.start;
-                if is_over || look(marks_of(&last_seen)).is_over {
-                    return Ok(Work::Ended);
-                }
+            if is_removed && left_behind(&last_seen).is_over {
+                return Ok(Work::Ended);
             }
             let has_answered = record.live.ending.is_some() || is_removed;
             let until = match record.live.ending {
@@ -366,7 +360,7 @@ impl Lock {
         // nevertheless, but only by this process.
         let own = note_begin(true).or_else(|_| note_begin(false))?.flatten();
         let Some((own, record)) = own.as_ref().and_then(|own| Some((own, own.record()?))) else {
-            let left = look(marks_of(last_seen));
+            let left = left_behind(last_seen);
             return Ok(if left.is_over {
                 Work::Ended
             } else {
@@ -427,6 +421,16 @@ impl Lock {
             Ok((Change::Renew(judged.clone(), Box::new(live.clone())), ()))
         });
     }
+}
+
+/// What is left of the work of a hold whose record is gone. If it has ended by itself, its wrapper is gone, too, and what
+/// its command has left behind keeps running.
+fn left_behind(last_seen: &Judged<Handle>) -> Remaining {
+    let is_given_back = live_wrapper(last_seen)
+        .is_some_and(|(record, wrapper)| record.live.ending.is_none() && wrapper.has_ended());
+    let mut left = look(marks_of(last_seen));
+    left.is_over |= is_given_back;
+    left
 }
 
 /// A hold whose kernel lock is taken, and whose record does not say by which work: another version of

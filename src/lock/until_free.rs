@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::attempt::{Attempt, Blocked, is_unchanged};
+use super::attempt::{Attempt, Blocked, FINISH_INTERVAL, is_unchanged};
 use super::lock::Lock;
 use super::options::Options;
 use super::unfinished::{is_orphaned_ending, settle};
@@ -11,9 +11,6 @@ use crate::backend::LockSnapshot;
 use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Until, decide, until};
 use crate::error::{Error, Result};
 use crate::open_file::Handle;
-
-/// How often to look at a hold of which only its work is left.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What keeps the locks from being free, and what to sleep on. `None`: no wait of the caller could end it.
 type InTheWay = (Obstacle<Handle>, Option<Box<Until<Handle>>>);
@@ -58,7 +55,7 @@ impl Lock {
             };
             // Nothing tells the end of what is left of it.
             let is_left = matches!(&obstacle, Obstacle::Hold(judged) if is_orphaned_ending(judged));
-            let at_most = until.ripe_in().or(is_left.then_some(LOOK_INTERVAL));
+            let at_most = until.ripe_in().or(is_left.then_some(FINISH_INTERVAL));
             bystander.sleep(&until, wait.sleep_limit(at_most), &mut || {
                 is_unchanged(&*self.store, &request, &obstacle)
             });

@@ -176,7 +176,7 @@ verbs! {
     ///
     /// Exits with 0 once all of them are free, and with 7 at the limit of --wait; without a limit, it waits as long as it
     /// takes. A lock is free if `acquire` would take it now: nobody holds it or waits for it before, or its holder is
-    /// dead, whoever may take it over. By the time the next command runs, another caller may have taken it: to have a
+    /// dead, even if another user has to take it over. By the time the next command runs, another caller may have taken it: to have a
     /// lock, use `run` or `acquire`.
     ///
     /// A lease of the --owner is waited for, too.
