@@ -43,6 +43,8 @@ pub enum Fault {
     Before(Role, usize),
     /// The call is not made, and returns an error.
     Fail(Role, usize, Errno),
+    /// Each directory is closed with an error.
+    FailDirectories(Errno),
     /// The callback is called before that call of the main thread, and the program gets these signals. Its stdin is
     /// a pipe.
     Cancel(usize, First, &'static [Signal]),
@@ -418,6 +420,12 @@ fn at_call(pid: Pid, task: &mut Task, fault: Fault, ended: &mut Ended) -> bool {
                 registers.orig_rax = u64::MAX;
                 ptrace::setregs(pid, registers).unwrap();
             }
+        }
+        Fault::FailDirectories(errno) if registers.orig_rax == CLOSE => {
+            let closed = format!("/proc/{pid}/fd/{}", registers.rdi);
+            task.error = std::fs::metadata(closed)
+                .is_ok_and(|it| it.is_dir())
+                .then_some(errno);
         }
         _ => {}
     }

@@ -309,13 +309,36 @@ impl Scenario {
         let mut sandbox = self.sandbox();
         let words = (self.prepare)(&mut sandbox);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        if matches!(fault, Fault::Nothing | Fault::Fail(..)) {
+        if matches!(
+            fault,
+            Fault::Nothing | Fault::Fail(..) | Fault::FailDirectories(_)
+        ) {
             // Its command ends at once.
             std::fs::write(sandbox.path("end"), "").unwrap();
         }
         let ended = trace(sandbox.command(&words), fault);
         sandbox.record_hold_number(&ended.stdout);
         (sandbox, ended)
+    }
+
+    /// An invocation some of whose calls have failed has said so, and has taken its lock or has not.
+    fn check_failed(&self, sandbox: &mut Sandbox, ended: &Ended) -> Result<(), String> {
+        let said = &ended.stderr;
+        let code = ended.code.unwrap_or(-1);
+        if said.contains("panicked") || ended.signal.is_some() {
+            return Err(format!("{:?} {said}", ended.signal));
+        }
+        if !matches!(code, 0..=8 | 125..=127) {
+            return Err(format!("exit code {code}: {said}"));
+        }
+        if code != 0 && ended.stdout.is_empty() && said.is_empty() {
+            return Err(format!("exit code {code} without a message"));
+        }
+        if self.acquires && (code == 0) != sandbox.is_held(self.lock) {
+            return Err(format!("exit code {code}: {said}"));
+        }
+        self.check_invariants(sandbox)
+            .map_err(|why| format!("{why}: {said}"))
     }
 
     /// Kills the wrapper while its child is stopped before a call. Another process tries to acquire
@@ -544,28 +567,28 @@ fn error_sweep(step: usize) {
             scenario.name,
             calls.get(*at)
         );
-        if ended.stderr.contains("panicked") || ended.signal.is_some() {
-            return Err(format!("{what}: {:?} {}", ended.signal, ended.stderr));
-        }
-        let code = ended.code.unwrap_or(-1);
-        if !matches!(code, 0..=8 | 125..=127) {
-            return Err(format!("{what}: exit code {code}: {}", ended.stderr));
-        }
-        if code != 0 && ended.stdout.is_empty() && ended.stderr.is_empty() {
-            return Err(format!("{what}: exit code {code} without a message"));
-        }
-        if scenario.acquires && (code == 0) != sandbox.is_held(scenario.lock) {
-            return Err(format!("{what}: exit code {code}: {}", ended.stderr));
-        }
         scenario
-            .check_invariants(&mut sandbox)
-            .map_err(|why| format!("{what}: {why}: {}", ended.stderr))
+            .check_failed(&mut sandbox, &ended)
+            .map_err(|why| format!("{what}: {why}"))
     });
     println!(
         "{} errors injected, {} failed",
         points.len(),
         failures.len()
     );
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The iterator of the standard library over a directory panics then.
+#[test]
+fn lock_is_taken_or_not_when_directories_are_closed_with_an_error() {
+    let scenarios: Vec<_> = SCENARIOS.iter().collect();
+    let failures = for_all(&scenarios, |scenario| {
+        let (mut sandbox, ended) = scenario.play(Fault::FailDirectories(Errno::EIO));
+        scenario
+            .check_failed(&mut sandbox, &ended)
+            .map_err(|why| format!("{}: {why}", scenario.name))
+    });
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 
+use super::filesystem::names_in;
 use super::process::{ensure_proc_is_ours, listed, shown_pids};
 use crate::identity::{Pid, ProcessId};
 use crate::sys::unix::process::raw;
@@ -80,9 +82,12 @@ pub(crate) fn own_children() -> Vec<ProcessId> {
 pub(super) fn children_of(parent: Pid) -> io::Result<Vec<Pid>> {
     ensure_proc_is_ours()?;
     let mut children = Vec::new();
-    for thread in std::fs::read_dir(format!("/proc/{parent}/task"))? {
+    let threads = PathBuf::from(format!("/proc/{parent}/task"));
+    for thread in names_in(&threads)? {
         // `None`: the thread has ended.
-        let text = shown(std::fs::read_to_string(thread?.path().join("children")))?;
+        let text = shown(std::fs::read_to_string(
+            threads.join(thread?).join("children"),
+        ))?;
         let numbers = text.iter().flat_map(|text| text.split_ascii_whitespace());
         children.extend(numbers.filter_map(|number| Pid::new(number.parse().ok()?)));
     }

@@ -1,15 +1,16 @@
 //! Features of Linux's filesystems, and which of them share kernel locks.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use chrono::{DateTime, Utc};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, fstatfs, linkat, openat, renameat_with,
-    statx,
+    AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, StatxFlags, fstatfs, linkat, openat,
+    renameat_with, statx,
 };
 use rustix::io::Errno;
 
@@ -181,4 +182,20 @@ pub(in crate::sys) fn is_fcntl_lock(found: &FcntlLock) -> bool {
 /// A path to an open file that stays valid when the file is renamed or removed.
 pub(super) fn descriptor_path(file: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+}
+
+/// The names in a directory of /proc. Not by the iterator of the standard library, which panics if the directory is
+/// closed with an error.
+pub(super) fn names_in(
+    directory: &Path,
+) -> io::Result<impl Iterator<Item = io::Result<OsString>> + use<>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let entries = Dir::new(openat(CWD, directory, flags, Mode::empty())?)?;
+    Ok(entries.filter_map(|entry| match entry {
+        Ok(entry) => {
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            (name != "." && name != "..").then(|| Ok(name.to_owned()))
+        }
+        Err(error) => Some(Err(error.into())),
+    }))
 }

@@ -3,9 +3,11 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 
 use rustix::fs::fstat;
 
+use super::filesystem::names_in;
 use super::mount::{Mount, info_of, value_in};
 use super::process::{is_container, pid_namespace, presence, shown_pids};
 use crate::identity::Pid;
@@ -150,9 +152,10 @@ impl ListedFile {
     }
 
     fn lock_of(&self, pid: Pid) -> Option<ListedLock> {
-        let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?;
-        entries.flatten().find_map(|entry| {
-            let info = std::fs::read_to_string(entry.path()).ok()?;
+        let directory = PathBuf::from(format!("/proc/{pid}/fdinfo"));
+        let mut names = names_in(&directory).ok()?.flatten();
+        names.find_map(|name| {
+            let info = std::fs::read_to_string(directory.join(name)).ok()?;
             let mut locks = info.lines().filter_map(|line| line.strip_prefix("lock:"));
             locks.find_map(|line| self.lock(line))
         })

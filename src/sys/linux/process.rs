@@ -8,7 +8,7 @@ use std::ffi::{CStr, OsStr};
 use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::filesystem::magic;
+use super::filesystem::{magic, names_in};
 use super::mount::value_in;
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::sys::unix::file::id_of_path;
@@ -105,7 +105,7 @@ pub(crate) fn waits_only_for(parent: Pid, child: Pid) -> bool {
 /// thread has ended is shown as such a one, too, but has other threads.
 fn is_defunct(pid: Pid) -> bool {
     listed(pid).is_ok_and(|listed| listed.is_zombie)
-        && std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() <= 1)
+        && names_in(Path::new(&format!("/proc/{pid}/task"))).is_ok_and(|tasks| tasks.count() <= 1)
 }
 
 /// The start of a process in ticks since boot, as a process outside any time namespace would read
@@ -268,11 +268,12 @@ pub(crate) fn shows_all() -> bool {
 /// The processes that /proc shows.
 pub(super) fn shown_pids() -> io::Result<impl Iterator<Item = io::Result<Pid>>> {
     let pid = |name: &OsStr| Pid::new(name.to_str()?.parse().ok()?);
-    let entries = std::fs::read_dir("/proc")?;
-    Ok(entries.filter_map(move |entry| match entry {
-        Ok(entry) => pid(&entry.file_name()).map(Ok),
-        Err(error) => Some(Err(error)),
-    }))
+    Ok(
+        names_in(Path::new("/proc"))?.filter_map(move |name| match name {
+            Ok(name) => pid(&name).map(Ok),
+            Err(error) => Some(Err(error)),
+        }),
+    )
 }
 
 /// The inode of the initial user namespace (`PROC_USER_INIT_INO`).

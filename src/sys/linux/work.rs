@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
-use std::fs::{DirEntry, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use super::children::{
     children_of, has_children_files, has_live_children, is_live_child, is_shortage, list,
     next_numbers, shown,
 };
+use super::filesystem::names_in;
 use super::mount::value_in;
 use super::process::{has_ended, listed, open_pidfd};
 use crate::identity::{Pid, ProcessId};
@@ -376,10 +377,9 @@ fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Tar
 /// # Errors
 /// A [shortage](is_shortage).
 fn descriptors_of(pid: Pid, file: FileId) -> io::Result<impl Iterator<Item = OsString>> {
-    let entries = shown(std::fs::read_dir(format!("/proc/{pid}/fd")))?;
-    let leads_there = move |entry: &DirEntry| id_of_path(&entry.path()).is_ok_and(|id| id == file);
-    let entries = entries.into_iter().flatten().flatten().filter(leads_there);
-    Ok(entries.map(|entry| entry.file_name()))
+    let directory = PathBuf::from(format!("/proc/{pid}/fd"));
+    let names = shown(names_in(&directory))?.into_iter().flatten().flatten();
+    Ok(names.filter(move |name| id_of_path(&directory.join(name)).is_ok_and(|id| id == file)))
 }
 
 /// Whether a live process has all of these open, which the caller keeps open, too.
