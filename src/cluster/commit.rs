@@ -18,7 +18,7 @@ use super::snapshot::is_number;
 use super::store::{CHANGE, Cluster, DEFAULT_TTL, Session, has_fault};
 use super::txn::{Compare, Epoch, Operation, Txn};
 use super::view::{Source, View, reads, shows_hold};
-use crate::decision::{Asker, Judged, Key, Request, Revision, Want};
+use crate::decision::{Judged, Key, Request, Revision, Want};
 use crate::error::{Fault, Result};
 use crate::format;
 use crate::journal_line::Line;
@@ -517,24 +517,13 @@ pub(super) fn request_of<'a>(
     keys: impl Iterator<Item = &'a Key>,
     replace: Vec<Revision>,
 ) -> Request {
-    let want = |key: &Key| Want {
-        name: key.name.clone(),
-        mode: record.mode,
-    };
+    let want = |key: &Key| Want::of(&key.name, record.mode);
     Request {
         wants: keys.map(want).collect(),
         owner: record.owner.clone(),
-        inside: Vec::new(),
-        asker: Asker::Caller,
         max_age_ms: u64::MAX,
-        take_zombies: false,
         replace,
         skip_queue: true,
-        keep_ms: None,
-        waits_until_ms: None,
-        waits_beside: None,
-        ticket: None,
-        observer: None,
-        over: Vec::new(),
+        ..Request::default()
     }
 }

@@ -175,10 +175,7 @@ fn take<H>(request: &Request, found: Review<H>, snapshot: &dyn Snapshot<H>) -> R
                 }
             }
         };
-        let key = Key {
-            name: want.name.clone(),
-            index,
-        };
+        let key = Key::of(&want.name, index);
         let replaced = own.iter().position(|judged| judged.found.key == key);
         put.push((key, replaced.map(|at| own.swap_remove(at))));
     }

@@ -193,13 +193,8 @@ impl Request {
 
     pub(super) fn is_excluded_by<H>(&self, judged: &Judged<H>, want: &Want) -> bool {
         let Key { name, index } = &judged.found.key;
-        let held = Want {
-            name: name.clone(),
-            mode: match index {
-                None => Mode::Exclusive,
-                Some(_) => Mode::Shared,
-            },
-        };
+        let mode = index.map_or(Mode::Exclusive, |_| Mode::Shared);
+        let held = Want::of(name, mode);
         let holder = judged.record().and_then(|record| record.owner.as_deref());
         excludes(&held, holder, want, self.owner.as_deref())
     }

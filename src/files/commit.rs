@@ -205,10 +205,7 @@ fn remove_other_names(
         .into_iter()
         .filter_map(|name| LockName::new(name).ok());
     for name in others.filter(|name| *name != judged.found.key.name) {
-        let key = Key {
-            index: is_shared.then_some(Index::default()),
-            name,
-        };
+        let key = Key::of(&name, is_shared.then_some(Index::default()));
         let layout = guard.root.layout();
         let (parents, file) = layout.place_of(&key);
         let Ok(Some(directory)) = guard.root.descend(&parents) else {

@@ -296,10 +296,7 @@ impl<'a> FilesSnapshot<'a> {
         name: &LockName,
         (index, file, kind): &SharedEntry,
     ) -> Result<Option<Found<Handle>>> {
-        let key = Key {
-            name: name.clone(),
-            index: Some(*index),
-        };
+        let key = Key::of(name, Some(*index));
         let place = LockPath {
             directory: Arc::clone(&shared.directory),
             file: file.clone(),

@@ -188,10 +188,7 @@ impl FlockSnapshot<'_> {
                     lockers,
                     is_shared,
                 } => {
-                    let key = Key {
-                        name: name.clone(),
-                        index: is_shared.then(|| 0.into()),
-                    };
+                    let key = Key::of(name, is_shared.then(|| 0.into()));
                     let facts = Facts {
                         kernel_lock,
                         lockers,

@@ -165,10 +165,8 @@ impl Lock {
     }
 
     fn with_subject<T>(&self, read: impl FnOnce(&Subject<'_>) -> T) -> T {
-        let shared = self.store.path_of_record(&Key {
-            name: self.name().clone(),
-            index: Some(0.into()),
-        });
+        let shared = Key::of(self.name(), Some(0.into()));
+        let shared = self.store.path_of_record(&shared);
         let store = self.store.path();
         let shared = resolved_below(&store, &shared);
         let shared = shared.to_string_lossy();

@@ -120,11 +120,9 @@ impl Lock {
     /// # Errors
     /// The store cannot be read.
     pub fn store_facts(&self, status: &Status) -> Result<Option<crate::status::StoreFacts>> {
-        let key = Key {
-            name: LockName::new(&status.name)?,
-            index: status.slot.map(Into::into),
-        };
-        self.store.facts(&key)
+        let name = LockName::new(&status.name)?;
+        self.store
+            .facts(&Key::of(&name, status.slot.map(Into::into)))
     }
 
     /// Gives back the hold of a keeper that was killed, by the request that it has left, in its wrapper. Whether it
@@ -163,13 +161,7 @@ impl Lock {
         observer: Option<Observer>,
     ) -> Request {
         Request {
-            wants: self
-                .names()
-                .map(|name| Want {
-                    name: name.clone(),
-                    mode: options.mode,
-                })
-                .collect(),
+            wants: self.wants(options.mode).collect(),
             owner: options.owner.clone(),
             inside: options.inside.clone(),
             asker,
@@ -177,13 +169,13 @@ impl Lock {
             take_zombies: !options.refuse_zombies,
             replace: options.replace.clone(),
             skip_queue: options.skip_queue,
-            keep_ms: None,
-            waits_until_ms: None,
-            waits_beside: None,
-            ticket: None,
-            over: Vec::new(),
             observer,
+            ..Request::default()
         }
+    }
+
+    pub(super) fn wants(&self, mode: Mode) -> impl Iterator<Item = Want> {
+        self.names().map(move |name| Want::of(name, mode))
     }
 
     /// The lock's own records, judged: the exclusive one first.

@@ -23,10 +23,7 @@ pub(super) fn without_record(store: &dyn Backend, judged: &Judged<Handle>) -> St
     let Key { name, index } = &judged.found.key;
     // The readers of flock(1) share one file and have no slots.
     let slot = index.filter(|_| !is_kernel_lock);
-    let key = Key {
-        name: name.clone(),
-        index: slot,
-    };
+    let key = Key::of(name, slot);
     let lockers = &judged.found.facts.lockers;
     let lockers: Vec<Locker> = lockers.iter().copied().filter_map(locker).collect();
     // Who made a file need not be who has locked it.
