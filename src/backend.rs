@@ -453,7 +453,7 @@ pub(crate) trait QueuePlace: Debug + Send + Sync {
 }
 
 /// A record of the caller's own that is in force.
-pub(crate) trait HeldRecord: Debug + Send + Sync {
+pub(crate) trait HeldRecord: Any + Debug + Send + Sync {
     fn record(&self) -> &Record;
 
     /// Its file, or its key: of its first name.
@@ -474,9 +474,6 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
     fn share_directory(&mut self, _other: &dyn HeldRecord) -> bool {
         false
     }
-
-    /// For those of the same store.
-    fn as_any(&self) -> &dyn Any;
 
     /// Whether it was broken, replaced or deleted.
     fn is_lost(&self) -> Result<bool>;

@@ -1,6 +1,5 @@
 //! A hold of the calling process, and how it ends: it is given back, or made a lease.
 
-use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,10 +124,6 @@ impl HeldKeys {
 }
 
 impl HeldRecord for HeldKeys {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
     fn paths(&self) -> Vec<&Path> {
         self.paths.iter().map(PathBuf::as_path).collect()
     }
@@ -282,10 +277,9 @@ impl Keeping {
             txn.delete(life);
             txn.delete(hold);
         });
-        self.taken
-            .tickets
-            .iter()
-            .for_each(|ticket| txn.delete(ticket));
+        for ticket in &self.taken.tickets {
+            txn.delete(ticket);
+        }
         txn
     }
 
@@ -306,10 +300,9 @@ impl Keeping {
             txn.put(hold, value, 0);
             txn.put(life, life_value.as_bytes(), lease);
         });
-        self.taken
-            .tickets
-            .iter()
-            .for_each(|ticket| txn.delete(ticket));
+        for ticket in &self.taken.tickets {
+            txn.delete(ticket);
+        }
         txn
     }
 }

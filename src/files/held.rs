@@ -179,12 +179,8 @@ fn visible_word(record: &Record) -> Vec<u8> {
 }
 
 impl HeldRecord for HeldFile {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
     fn share_directory(&mut self, other: &dyn HeldRecord) -> bool {
-        let other = other.as_any().downcast_ref::<Self>();
+        let other = (other as &dyn Any).downcast_ref::<Self>();
         let Some(other) = other.filter(|other| other.root.id == self.root.id) else {
             return false;
         };

@@ -37,7 +37,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use directory::{Files, KnownLayout};
+pub(crate) use directory::Files;
 pub(crate) use evidence::found;
 pub(crate) use foreign::MAX_RETRIES;
 pub(crate) use guard::Root;

@@ -139,22 +139,6 @@ enum Why {
     Deadlock(Vec<Judged<Handle>>),
 }
 
-impl Why {
-    fn waiting(&self) -> Option<usize> {
-        match self {
-            Self::QueueFull(waiting) => Some(*waiting),
-            Self::Held | Self::Deadlock(_) => None,
-        }
-    }
-
-    fn cycle(&self) -> &[Judged<Handle>] {
-        match self {
-            Self::Deadlock(holds) => holds,
-            Self::Held | Self::QueueFull(_) => &[],
-        }
-    }
-}
-
 /// What a waiter sleeps on.
 struct Sleep {
     obstacle: Obstacle<Handle>,
@@ -274,12 +258,16 @@ pub(super) fn attempt(
     // It is not among the waiters any more.
     drop(contender);
     let status = lock.status_in_the_way(&obstacle, &request, wait.without_waiters)?;
-    Ok(Attempt::Blocked(Blocked {
-        waiting: why.waiting(),
-        deadlock: why.cycle().iter().map(|hold| lock.status(hold)).collect(),
-        kept_position,
-        ..Blocked::new(status, wait.waited())
-    }))
+    let mut blocked = Blocked::new(status, wait.waited());
+    blocked.kept_position = kept_position;
+    match why {
+        Why::Held => {}
+        Why::QueueFull(waiting) => blocked.waiting = Some(waiting),
+        Why::Deadlock(holds) => {
+            blocked.deadlock = holds.iter().map(|hold| lock.status(hold)).collect();
+        }
+    }
+    Ok(Attempt::Blocked(blocked))
 }
 
 impl Lock {
