@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::decision::{Found, Judged, Key, Moment, Request, Snapshot, Ticket, Until};
+use crate::decision::{Key, Moment, Request, Snapshot};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::identity::Pid;
 use crate::journal_line::{Line, PastHold};
 use crate::name::LockName;
 use crate::observer::HostFacts;
-use crate::open_file::Handle;
+use crate::open_file::{Found, Handle, Judged, Ticket, Until};
 use crate::record::{Format, Live, Mode, Record};
 use crate::status::{KeptPlace, StoreFacts, Waiter};
 use crate::sys::Note;
@@ -31,15 +31,15 @@ pub(crate) enum Change<'d> {
     /// the new ones. `draft`: the record without what the backend adds: number, time, store. `lines`: of the holds that
     /// end, where they are written with the change: see [`Backend::keeps_journal`].
     Take {
-        put: Vec<(Key, Option<Judged<Handle>>)>,
-        remove: Vec<Judged<Handle>>,
+        put: Vec<(Key, Option<Judged>)>,
+        remove: Vec<Judged>,
         draft: &'d Record,
         lines: Vec<Line>,
     },
     /// Removes records, if they are still what was found. With the lines of that.
-    Remove(Judged<Handle>, Vec<Line>),
+    Remove(Judged, Vec<Line>),
     /// Writes what changes of a record, if it is still what was found.
-    Renew(Judged<Handle>, Box<Live>),
+    Renew(Judged, Box<Live>),
     /// Changes the queue.
     Queue(QueueChange<'d>),
 }
@@ -65,7 +65,7 @@ pub(crate) struct Updated {
     /// The caller has joined the queue, perhaps at another position than was decided on: decide again.
     pub(crate) may_be_behind_others: bool,
     /// The dead relatives that were removed.
-    pub(crate) removed: Vec<Judged<Handle>>,
+    pub(crate) removed: Vec<Judged>,
 }
 
 /// How an update is begun.
@@ -210,8 +210,7 @@ pub(crate) type Ask<'a> = dyn FnMut(&dyn LockSnapshot) -> Result<()> + 'a;
 pub(crate) type GoesOn<'a> = dyn FnMut(&Error) -> bool + 'a;
 
 /// Judges a record. `None`: it is not over, and stays. With the lines of its removal.
-pub(crate) type JudgeOver<'a> =
-    dyn FnMut(Moment, Found<Handle>) -> Option<(Judged<Handle>, Vec<Line>)> + 'a;
+pub(crate) type JudgeOver<'a> = dyn FnMut(Moment, Found) -> Option<(Judged, Vec<Line>)> + 'a;
 
 /// Decides on a change.
 pub(crate) type Plan<'a, 'd> = dyn FnMut(&dyn LockSnapshot) -> Result<Change<'d>> + 'a;
@@ -224,7 +223,7 @@ pub(crate) trait LockSnapshot: Snapshot<Handle> {
     }
 
     /// Who has a ticket.
-    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+    fn waiter(&self, ticket: &Ticket) -> Option<Waiter> {
         ticket::waiter(ticket)
     }
 }
@@ -315,12 +314,12 @@ pub(crate) trait Backend: Debug + Send + Sync {
     }
 
     /// Who has a ticket.
-    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+    fn waiter(&self, ticket: &Ticket) -> Option<Waiter> {
         ticket::waiter(ticket)
     }
 
     /// Every lock, not judged yet. Returns what could not be read.
-    fn list(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>>;
+    fn list(&self, each: &mut dyn FnMut(Moment, Found)) -> Result<Vec<Error>>;
 
     /// The names that have live waiters, each of them once or more.
     fn names_with_waiters(&self) -> Result<Vec<LockName>> {
@@ -334,7 +333,7 @@ pub(crate) trait Backend: Debug + Send + Sync {
 
     /// Removes many records with few requests: those that `judge_over` returns. The ones that were removed are returned;
     /// the others are left to be removed one by one.
-    fn remove_many(&self, _judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged<Handle>>> {
+    fn remove_many(&self, _judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged>> {
         Ok(Vec::new())
     }
 
@@ -413,12 +412,7 @@ pub(crate) trait Contender {
     fn place(&self) -> Option<u64>;
 
     /// Sleeps until a decision may be another one, for at most so long. May return early.
-    fn sleep(
-        &mut self,
-        until: &Until<Handle>,
-        limit: Patience<'_>,
-        is_unchanged: &mut dyn FnMut() -> bool,
-    );
+    fn sleep(&mut self, until: &Until, limit: Patience<'_>, is_unchanged: &mut dyn FnMut() -> bool);
 
     /// Its position in the queue of this lock, the first of which is 1. `None`: it has no place there.
     fn position(&self, _name: &LockName) -> Option<usize> {

@@ -16,12 +16,12 @@ use super::snapshot::FilesSnapshot;
 use super::{number, provenance};
 use crate::backend::Backend as _;
 use crate::decision::verdict::State;
-use crate::decision::{Index, Judged, Key};
+use crate::decision::{Index, Key};
 use crate::error::{Context, Error, Result};
 use crate::format::{self, live};
 use crate::identity::Pid;
 use crate::name::LockName;
-use crate::open_file::{Handle, OpenFile, read_all};
+use crate::open_file::{Judged, OpenFile, read_all};
 use crate::record::{Format, Kind, Live, Record};
 use crate::status::Provenance;
 use crate::sys::directory::{FileExt as _, facts_of_file};
@@ -33,7 +33,7 @@ use crate::sys::temporary::random_temporary_name;
 pub(super) fn take(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
-    put: &[(Key, Option<Judged<Handle>>)],
+    put: &[(Key, Option<Judged>)],
     draft: &Record,
     prepared: Option<File>,
 ) -> Result<Option<HeldFile>> {
@@ -43,7 +43,7 @@ pub(super) fn take(
     let mut record = complete(guard, snapshot, put, draft)?;
     let mut replaced = replaced.as_ref();
     let layout = guard.root.layout();
-    let stays_in_place = |judged: &Judged<Handle>| {
+    let stays_in_place = |judged: &Judged| {
         let has_one_name = judged.record().is_none_or(|record| record.names.is_empty());
         has_one_name && layout.place_of(&judged.found.key) == layout.place_of(key)
     };
@@ -103,7 +103,7 @@ pub(super) fn take(
 fn replace(
     snapshot: &FilesSnapshot<'_>,
     place: &LockPath,
-    judged: &Judged<Handle>,
+    judged: &Judged,
     record: &mut Record,
 ) -> Result<Option<NewLockFile>> {
     let Some(open) = &judged.found.handle else {
@@ -125,7 +125,7 @@ fn replace(
 
 /// Where two files cannot be swapped, a takeover is safe beside no other program; a person may
 /// decide.
-fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> SwapFallback {
+fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> SwapFallback {
     let files = snapshot.files;
     let own_store = snapshot.root.shares_kernel_locks
         && !judged.found.key.name.is_path()
@@ -141,11 +141,7 @@ fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> SwapF
 
 /// Removes a record if it is still what was judged; `false`: it is not. If its hold has several locks, all
 /// of them.
-pub(super) fn remove(
-    guard: &Guard,
-    snapshot: &FilesSnapshot<'_>,
-    judged: &Judged<Handle>,
-) -> Result<bool> {
+pub(super) fn remove(guard: &Guard, snapshot: &FilesSnapshot<'_>, judged: &Judged) -> Result<bool> {
     let key = &judged.found.key;
     let (parents, file) = guard.root.layout().place_of(key);
     // Opened anew: the snapshot would keep the directories of all that are removed open.
@@ -181,7 +177,7 @@ pub(super) fn remove(
 fn remove_other_names(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
-    judged: &Judged<Handle>,
+    judged: &Judged,
     open: &OpenFile,
     place: &LockPath,
     is_dead: bool,
@@ -236,7 +232,7 @@ fn is_shared_in_flat(file: &OsStr, name: &LockName) -> bool {
 }
 
 /// A record that is in place while a dead foreign one is removed.
-fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> Record {
+fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> Record {
     let files = snapshot.files;
     let now = chrono::Utc::now().trunc_subsecs(6);
     let own = Pid::of_self();
@@ -256,7 +252,7 @@ fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> Record 
 fn complete(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
-    put: &[(Key, Option<Judged<Handle>>)],
+    put: &[(Key, Option<Judged>)],
     draft: &Record,
 ) -> Result<Record> {
     let now = chrono::Utc::now().trunc_subsecs(6);
@@ -300,7 +296,7 @@ pub(super) fn ensure_fits(snapshot: &FilesSnapshot<'_>, draft: &Record) -> Resul
 /// Writes what changes of a record, and returns its file; `None`: it is no longer what was judged.
 pub(super) fn renew(
     snapshot: &FilesSnapshot<'_>,
-    judged: &Judged<Handle>,
+    judged: &Judged,
     live: &Live,
 ) -> Result<Option<File>> {
     let place = snapshot.at(&judged.found.key)?;
@@ -309,7 +305,7 @@ pub(super) fn renew(
 
 /// Writes into the file of a record, which was written for this key and store: no user can put any other file in
 /// its place that is written into.
-fn write_slot(place: &LockPath, judged: &Judged<Handle>, live: &Live) -> Result<Option<File>> {
+fn write_slot(place: &LockPath, judged: &Judged, live: &Live) -> Result<Option<File>> {
     let (Some(open), Some(record)) = (&judged.found.handle, judged.record()) else {
         return Ok(None);
     };

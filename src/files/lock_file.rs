@@ -9,10 +9,10 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 
-use crate::decision::{Facts, Found as FoundRecord, Key, Moment, Revision};
+use crate::decision::{Facts, Key, Moment, Revision};
 use crate::error::{Context, Error, Result};
 use crate::format::{self, Written};
-use crate::open_file::{Handle, OpenFile, read_all};
+use crate::open_file::{Found as FoundRecord, OpenFile, read_all};
 use crate::record::{Content, Format, MAX_RECORD_BYTES, Record, digest, has_four_digits};
 use crate::sys::directory::{
     Directory, FileExt as _, FileFacts, Found, Kind as FileKind, facts_of_file, move_to_high_fd,
@@ -271,7 +271,7 @@ pub(crate) fn not_a_lock(
     what: &'static str,
     now: Moment,
     shares_kernel_locks: bool,
-) -> FoundRecord<Handle> {
+) -> FoundRecord {
     FoundRecord {
         key,
         content: Content::NotALock(what),

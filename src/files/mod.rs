@@ -55,11 +55,11 @@ use crate::backend::{
     Ask, Asked, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Patience, Plan,
     QueueChange, QueuePlace, Ttl, Updated, WhyNot,
 };
-use crate::decision::{Found as FoundRecord, Key, Moment, RECHECK_INTERVAL, Snapshot as _, Until};
+use crate::decision::{Key, Moment, RECHECK_INTERVAL, Snapshot as _};
 use crate::error::{Context, Error, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
-use crate::open_file::Handle;
+use crate::open_file::{Found as FoundRecord, Until};
 use crate::record::{Format, Kind, Mode};
 use crate::status::{KeptPlace, Waiter};
 use crate::sys::directory::{record_is_locked, sync_file};
@@ -245,7 +245,7 @@ impl Backend for Files {
     }
 
     /// Takes no guard: a lock that is taken or released meanwhile may be missing or not.
-    fn list(&self, each: &mut dyn FnMut(Moment, FoundRecord<Handle>)) -> Result<Vec<Error>> {
+    fn list(&self, each: &mut dyn FnMut(Moment, FoundRecord)) -> Result<Vec<Error>> {
         let Some(root) = self.open()? else {
             return Ok(Vec::new());
         };
@@ -306,7 +306,7 @@ impl Contender for FilesContender<'_> {
 
     fn sleep(
         &mut self,
-        until: &Until<Handle>,
+        until: &Until,
         limit: Patience<'_>,
         is_unchanged: &mut dyn FnMut() -> bool,
     ) {

@@ -9,9 +9,8 @@ use super::guard::Blocking;
 use super::queue::visible_pid;
 use crate::backend::BackOff;
 use crate::decision::verdict::{Evidence, Reason, State};
-use crate::decision::{Judged, Ticket, Until};
 use crate::identity::Pid;
-use crate::open_file::{Handle, OpenFile, file_of};
+use crate::open_file::{Judged, OpenFile, Ticket, Until, file_of};
 use crate::record::{Kind, Record};
 use crate::sys::directory::record_is_locked;
 use crate::sys::process::{boottime, is_stopped, presence};
@@ -61,7 +60,7 @@ impl Sleeper {
     /// Whether something happened that may change the decision.
     pub(super) fn sleep(
         &mut self,
-        until: &Until<Handle>,
+        until: &Until,
         at_most: Duration,
         is_unchanged: &mut dyn FnMut() -> bool,
     ) -> bool {
@@ -88,7 +87,7 @@ impl Sleeper {
     /// Sleeps until another waiter leaves the queue, or is stopped.
     fn sleep_on_waiter(
         &mut self,
-        ticket: &Ticket<Handle>,
+        ticket: &Ticket,
         at_most: Duration,
         is_unchanged: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
@@ -121,7 +120,7 @@ impl Sleeper {
 
     fn sleep_on_hold(
         &mut self,
-        judged: &Judged<Handle>,
+        judged: &Judged,
         at_most: Duration,
         is_unchanged: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
@@ -190,7 +189,7 @@ impl Sleeper {
     /// Sleeps until something happens to one of these holds.
     fn sleep_on_events(
         &mut self,
-        holders: &[Judged<Handle>],
+        holders: &[Judged],
         mut at_most: Duration,
         is_unchanged: &mut dyn FnMut() -> bool,
     ) -> io::Result<()> {
@@ -234,7 +233,7 @@ impl Sleeper {
     }
 
     /// Sleeps for a while, or until the process ends that has locked a file. Nothing tells of another end of such a lock.
-    pub(crate) fn sleep_on_locker(&mut self, until: &Until<Handle>, at_most: Duration) {
+    pub(crate) fn sleep_on_locker(&mut self, until: &Until, at_most: Duration) {
         let at_most = at_most.min(self.next_back_off());
         let locker = match until {
             Until::Released(judged) => judged.found.facts.lockers.first(),
@@ -275,7 +274,7 @@ impl Sleeper {
 
 /// A hold can end before its kernel lock does: a process that its command left behind may keep the
 /// descriptor. Only a wrapper unlocks it then.
-fn lock_recheck(judged: &Judged<Handle>) -> Duration {
+fn lock_recheck(judged: &Judged) -> Duration {
     let has_wrapper = judged
         .record()
         .is_some_and(|record| record.kind == Kind::Run && !record.exec);
@@ -286,7 +285,7 @@ fn lock_recheck(judged: &Judged<Handle>) -> Duration {
     }
 }
 
-fn is_woken_by_events(judged: &Judged<Handle>) -> bool {
+fn is_woken_by_events(judged: &Judged) -> bool {
     judged.found.facts.shares_kernel_locks
         && match judged.verdict.reason {
             Reason::Unverified(_) => false,

@@ -20,14 +20,14 @@ use crate::backend::{
     Ask, Asked, BackOff, Backend, Change, Contender, Entry, LockSnapshot, Patience, Plan,
     QueuePlace, Ttl, Updated, WhyNot,
 };
-use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Snapshot, Until};
+use crate::decision::{Facts, Key, Moment, Observer, Snapshot};
 use crate::error::{Context, Error, Result};
 use crate::files::layout::{self, Layout};
 use crate::files::{LockPath, Root, Sleeper, found, not_a_lock, number_by_clock, wall_clock};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer::{self, HostFacts};
-use crate::open_file::{Handle, file_of};
+use crate::open_file::{Found, Handle, Judged, Until, file_of};
 use crate::record::{Content, Format, Mode, Record};
 use crate::sys::directory::move_to_high_fd;
 use crate::sys::wait::Watch;
@@ -152,7 +152,7 @@ impl Backend for Flock {
         })
     }
 
-    fn list(&self, _each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>> {
+    fn list(&self, _each: &mut dyn FnMut(Moment, Found)) -> Result<Vec<Error>> {
         Err(self.unsupported("its files cannot be listed: use `onehold check FILE`"))
     }
 }
@@ -168,7 +168,7 @@ struct FlockSnapshot<'a> {
 
 impl FlockSnapshot<'_> {
     /// `None`: it is free. One of readers has an index.
-    fn look(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
+    fn look(&self, name: &LockName) -> Result<Option<Found>> {
         let place = LockPath {
             directory: Arc::clone(&self.root.directory),
             file: layout::file_name(name),
@@ -241,12 +241,12 @@ impl Snapshot<Handle> for FlockSnapshot<'_> {
         observer::descends_from(process)
     }
 
-    fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
+    fn exclusive(&self, name: &LockName) -> Result<Option<Found>> {
         let found = self.look(name)?;
         Ok(found.filter(|found| found.key.index.is_none()))
     }
 
-    fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
+    fn shared(&self, name: &LockName) -> Result<Vec<Found>> {
         // Who tries to take the lock has been told by the kernel whether it shares it.
         if self.attempt.is_some() {
             return Ok(Vec::new());
@@ -258,7 +258,7 @@ impl Snapshot<Handle> for FlockSnapshot<'_> {
     fn below(
         &self,
         _name: &LockName,
-        _visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
+        _visit: &mut dyn FnMut(Found) -> ControlFlow<()>,
     ) -> Result<()> {
         Ok(())
     }
@@ -280,7 +280,7 @@ struct FlockContender<'a> {
 
 impl FlockContender<'_> {
     /// Blocks until the lock that was found is taken.
-    fn lock(&self, judged: &Judged<Handle>, at_most: Duration) -> io::Result<Option<File>> {
+    fn lock(&self, judged: &Judged, at_most: Duration) -> io::Result<Option<File>> {
         let open = file_of(&judged.found.handle)?;
         let is_shared = self.is_shared;
         open.with_file(|file| {
@@ -318,7 +318,7 @@ impl Contender for FlockContender<'_> {
 
     fn sleep(
         &mut self,
-        until: &Until<Handle>,
+        until: &Until,
         limit: Patience<'_>,
         _is_unchanged: &mut dyn FnMut() -> bool,
     ) {

@@ -9,13 +9,13 @@ use crate::backend::{Asked, BackOff, Backend, LockSnapshot, Patience};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::Reason;
-use crate::decision::{Asker, Judged, Key, Observer, Request, Revision, Until, Want, judge_found};
+use crate::decision::{Asker, Key, Observer, Request, Revision, Want, judge_found};
 use crate::error::{Error, Result};
 use crate::files::journal::Journal;
 use crate::identity::{Pid, ProcessId};
 use crate::journal_line::{HoldResult, Line};
 use crate::name::LockName;
-use crate::open_file::Handle;
+use crate::open_file::{Judged, Until};
 use crate::record::{Format, Mode, Record};
 use crate::status::Status;
 
@@ -183,7 +183,7 @@ impl Lock {
         &self,
         request: &Request,
         snapshot: &dyn LockSnapshot,
-    ) -> Result<Vec<Judged<Handle>>> {
+    ) -> Result<Vec<Judged>> {
         let judge = |found| judge_found(request, snapshot, found);
         let exclusive = snapshot.exclusive(&self.name)?;
         let mut holds = Vec::from_iter(exclusive.map(judge));
@@ -194,7 +194,7 @@ impl Lock {
         Ok(holds)
     }
 
-    pub(super) fn look_shown(&self, shown: &Revision) -> Result<Option<Judged<Handle>>> {
+    pub(super) fn look_shown(&self, shown: &Revision) -> Result<Option<Judged>> {
         let request = self.request(&Options::new(), Asker::Caller);
         let look = |snapshot: &dyn LockSnapshot| self.shown(&request, snapshot, shown);
         Ok(self.store.look(look)?.flatten())
@@ -206,7 +206,7 @@ impl Lock {
         request: &Request,
         snapshot: &dyn LockSnapshot,
         shown: &Revision,
-    ) -> Result<Option<Judged<Handle>>> {
+    ) -> Result<Option<Judged>> {
         let judge = |found| judge_found(request, snapshot, found);
         let exclusive = snapshot.exclusive(self.name())?.map(judge);
         if exclusive.as_ref().is_some_and(|own| may_break(shown, own)) {
@@ -217,7 +217,7 @@ impl Lock {
     }
 
     /// Waits until the process that acquires a hold confirms it, or ends, or has had its time for that.
-    pub(super) fn wait_until_confirmed(&self, judged: &Judged<Handle>) {
+    pub(super) fn wait_until_confirmed(&self, judged: &Judged) {
         let Some(left) = judged.confirmed_within() else {
             return;
         };
@@ -240,7 +240,7 @@ impl Lock {
         }
     }
 
-    pub(super) fn ensure_lock(&self, own: &Judged<Handle>) -> Result<()> {
+    pub(super) fn ensure_lock(&self, own: &Judged) -> Result<()> {
         match own.verdict.reason {
             Reason::NotALock(what) => Err(self.not_a_lock(&own.found.key, what)),
             _ => Ok(()),
