@@ -31,7 +31,7 @@ pub(crate) enum Change<'d> {
     /// the new ones. `draft`: the record without what the backend adds: number, time, store. `lines`: of the holds that
     /// end, where they are written with the change: see [`Backend::keeps_journal`].
     Take {
-        put: Vec<(Key, Option<Judged>)>,
+        put: Vec<Put>,
         remove: Vec<Judged>,
         draft: &'d Record,
         lines: Vec<Line>,
@@ -207,7 +207,13 @@ pub(crate) struct BackOff {
 pub(crate) type Ask<'a> = dyn FnMut(&dyn LockSnapshot) -> Result<()> + 'a;
 
 /// Is told why something could not be done yet. Whether it is to be tried again.
-pub(crate) type GoesOn<'a> = dyn FnMut(&Error) -> bool + 'a;
+pub(crate) type GoesOn<'a> = &'a mut dyn FnMut(&Error) -> bool;
+
+/// Whether what a sleep waits for is still as it was found.
+pub(crate) type IsUnchanged<'a> = dyn FnMut() -> bool + 'a;
+
+/// A record, and the hold in its place that a take replaces.
+pub(crate) type Put = (Key, Option<Judged>);
 
 /// Judges a record. `None`: it is not over, and stays. With the lines of its removal.
 pub(crate) type JudgeOver<'a> = dyn FnMut(Moment, Found) -> Option<(Judged, Vec<Line>)> + 'a;
@@ -412,7 +418,7 @@ pub(crate) trait Contender {
     fn place(&self) -> Option<u64>;
 
     /// Sleeps until a decision may be another one, for at most so long. May return early.
-    fn sleep(&mut self, until: &Until, limit: Patience<'_>, is_unchanged: &mut dyn FnMut() -> bool);
+    fn sleep(&mut self, until: &Until, limit: Patience<'_>, is_unchanged: &mut IsUnchanged<'_>);
 
     /// Its position in the queue of this lock, the first of which is 1. `None`: it has no place there.
     fn position(&self, _name: &LockName) -> Option<usize> {
@@ -507,12 +513,7 @@ pub(crate) trait HeldRecord: Any + Debug + Send + Sync {
 
     /// Makes it a lease for so long from now on, if it is still there. Only where [`Asked::Keep`] allows it. What may
     /// be done a little later is tried again for as long as `goes_on` returns true.
-    fn keep(
-        &mut self,
-        _live: Live,
-        _left: Duration,
-        _goes_on: &mut GoesOn<'_>,
-    ) -> Result<ReleaseOutcome> {
+    fn keep(&mut self, _live: Live, _left: Duration, _: GoesOn<'_>) -> Result<ReleaseOutcome> {
         self.release()
     }
 

@@ -13,7 +13,8 @@ use super::store::{Cluster, Session, has_fault};
 use super::view::View;
 use super::waiting::{Place, Tickets};
 use crate::backend::{
-    Change, Contender, Deadline, Entry, Patience, Plan, QueueChange, QueuePlace, Updated, sleep_for,
+    Change, Contender, Deadline, Entry, IsUnchanged, Patience, Plan, QueueChange, QueuePlace,
+    Updated, sleep_for,
 };
 use crate::error::{Error, Fault, Result};
 use crate::identity::Origin;
@@ -258,12 +259,7 @@ impl Contender for ClusterContender<'_> {
         self.place.as_ref().map(|_| u64::MAX)
     }
 
-    fn sleep(
-        &mut self,
-        until: &Until,
-        limit: Patience<'_>,
-        _is_unchanged: &mut dyn FnMut() -> bool,
-    ) {
+    fn sleep(&mut self, until: &Until, limit: Patience<'_>, _is_unchanged: &mut IsUnchanged<'_>) {
         if let Some(news) = &mut self.news {
             let at_most = until.ripe_in().unwrap_or(LOOK).min(LOOK);
             let deadline = Deadline::of(limit.for_at_most(limit.at_most.min(at_most)));

@@ -18,6 +18,7 @@ use super::snapshot::is_number;
 use super::store::{CHANGE, Cluster, DEFAULT_TTL, Session, has_fault};
 use super::txn::{Compare, Epoch, Operation, Txn};
 use super::view::{Source, View, reads, shows_hold};
+use crate::backend::Put;
 use crate::decision::{Key, Request, Revision, Want};
 use crate::error::{Fault, Result};
 use crate::format;
@@ -33,7 +34,7 @@ const MAX_REMOVALS: usize = 24;
 /// What is to be put.
 pub(super) struct Taking<'a> {
     pub(super) view: &'a View,
-    pub(super) put: &'a [(Key, Option<Judged>)],
+    pub(super) put: &'a [Put],
     pub(super) remove: &'a [Judged],
     pub(super) record: Record,
     /// Takes the lock again under the same number, because the life key of the hold is gone.
@@ -423,7 +424,7 @@ fn compare_queue(txn: &mut Txn, keys: &Keys, taking: &Taking<'_>, name: &LockNam
 }
 
 /// The names that are taken.
-pub(super) fn names_of(put: &[(Key, Option<Judged>)]) -> Vec<LockName> {
+pub(super) fn names_of(put: &[Put]) -> Vec<LockName> {
     put.iter().map(|(key, _)| key.name.clone()).collect()
 }
 
@@ -459,7 +460,7 @@ fn now_us() -> u64 {
 /// The number of a hold: above those of all earlier holds of its locks, and of those above and below them. Its remainder
 /// tells the group of the first one, so that no other group gives it: one key for all would make each take a rival of
 /// all others.
-pub(super) fn number(view: &View, keys: &Keys, put: &[(Key, Option<Judged>)], now_us: u64) -> u64 {
+pub(super) fn number(view: &View, keys: &Keys, put: &[Put], now_us: u64) -> u64 {
     let replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
     let replaced = replaced.map(|record| record.hold);
     let last = put

@@ -219,12 +219,7 @@ impl HeldRecord for HeldKeys {
     }
 
     /// Until it is a lease, it is kept alive as before; a cluster that does not answer, or has no space, is asked again.
-    fn keep(
-        &mut self,
-        live: Live,
-        left: Duration,
-        goes_on: &mut GoesOn<'_>,
-    ) -> Result<ReleaseOutcome> {
+    fn keep(&mut self, live: Live, left: Duration, goes_on: GoesOn<'_>) -> Result<ReleaseOutcome> {
         self.record.live = live;
         self.keeping.work_is_over();
         let kept = Record {

@@ -1,14 +1,14 @@
 //! The answers that a decision gets from a view, read as they are asked for.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use super::keys::{Keys, Part};
 use super::store::{Cluster, Gone, READ, Session, Written, has_fault};
 use super::txn::{KeyValue, Read, Txn, only};
 use super::view::{View, area, content, holds_beside};
 use crate::backend::LockSnapshot;
-use crate::decision::{Facts, Key, Life, Moment, Observer, Revision, Snapshot, Want};
+use crate::decision::{Facts, Key, Life, Moment, Observer, Revision, Snapshot, Visit, Want};
 use crate::error::{Fault, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
@@ -204,11 +204,7 @@ impl Snapshot<Handle> for ViewSnapshot<'_> {
             .collect())
     }
 
-    fn below(
-        &self,
-        name: &LockName,
-        visit: &mut dyn FnMut(Found) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn below(&self, name: &LockName, visit: &mut Visit<'_, Handle>) -> Result<()> {
         let ranges = Part::BOTH.map(|part| self.keys().below(part, name));
         let [holds, _] = &ranges;
         let mut from = holds.start.clone();

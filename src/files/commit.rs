@@ -14,7 +14,7 @@ use super::layout::{Layout, META_DIR, flat_key};
 use super::lock_file::{LockPath, NewLockFile, encode, renew_foreign_times};
 use super::snapshot::FilesSnapshot;
 use super::{number, provenance};
-use crate::backend::Backend as _;
+use crate::backend::{Backend as _, Put};
 use crate::decision::verdict::State;
 use crate::decision::{Index, Key};
 use crate::error::{Context, Error, Result};
@@ -33,14 +33,14 @@ use crate::sys::temporary::random_temporary_name;
 pub(super) fn take(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
-    put: &[(Key, Option<Judged>)],
+    put: &[Put],
     draft: &Record,
     prepared: Option<File>,
 ) -> Result<Option<HeldFile>> {
     let Some(((key, replaced), others)) = put.split_first() else {
         return Ok(None);
     };
-    let mut record = complete(guard, snapshot, put, draft)?;
+    let mut record = complete(snapshot, put, draft)?;
     let mut replaced = replaced.as_ref();
     let layout = guard.root.layout();
     let stays_in_place = |judged: &Judged| {
@@ -52,7 +52,7 @@ pub(super) fn take(
         let mut gone = Vec::new();
         for judged in put.iter().filter_map(|(_, replaced)| replaced.as_ref()) {
             let is_gone = gone.contains(&&judged.found.revision);
-            if !is_gone && !remove(guard, snapshot, judged)? {
+            if !is_gone && !remove(snapshot, judged)? {
                 return Ok(None);
             }
             gone.push(&judged.found.revision);
@@ -141,11 +141,11 @@ fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> SwapFallback 
 
 /// Removes a record if it is still what was judged; `false`: it is not. If its hold has several locks, all
 /// of them.
-pub(super) fn remove(guard: &Guard, snapshot: &FilesSnapshot<'_>, judged: &Judged) -> Result<bool> {
+pub(super) fn remove(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> Result<bool> {
     let key = &judged.found.key;
-    let (parents, file) = guard.root.layout().place_of(key);
+    let (parents, file) = snapshot.root.layout().place_of(key);
     // Opened anew: the snapshot would keep the directories of all that are removed open.
-    let directory = guard.root.descend(&parents)?;
+    let directory = snapshot.root.descend(&parents)?;
     let (Some(open), Some(directory)) = (&judged.found.handle, directory) else {
         return Ok(false);
     };
@@ -157,7 +157,7 @@ pub(super) fn remove(guard: &Guard, snapshot: &FilesSnapshot<'_>, judged: &Judge
             .is_as_judged(&place.file, open)
             .context("inspect", &place.path)?;
         if is_same {
-            remove_other_names(guard, snapshot, judged, open, &place, is_dead)?;
+            remove_other_names(snapshot, judged, open, &place, is_dead)?;
         }
         is_same && place.unlink()?
     } else if is_dead {
@@ -168,14 +168,13 @@ pub(super) fn remove(guard: &Guard, snapshot: &FilesSnapshot<'_>, judged: &Judge
         place.remove_if_judged(open)?
     };
     if removed {
-        guard.prune(&parents);
+        snapshot.root.prune(&parents, 0);
     }
     Ok(removed)
 }
 
 /// Removes the other names of a hold of several locks, if the file still has them.
 fn remove_other_names(
-    guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
     judged: &Judged,
     open: &OpenFile,
@@ -202,9 +201,9 @@ fn remove_other_names(
         .filter_map(|name| LockName::new(name).ok());
     for name in others.filter(|name| *name != judged.found.key.name) {
         let key = Key::of(&name, is_shared.then_some(Index::default()));
-        let layout = guard.root.layout();
+        let layout = snapshot.root.layout();
         let (parents, file) = layout.place_of(&key);
-        let Ok(Some(directory)) = guard.root.descend(&parents) else {
+        let Ok(Some(directory)) = snapshot.root.descend(&parents) else {
             continue;
         };
         let path = snapshot.files.below(&parents);
@@ -222,7 +221,7 @@ fn remove_other_names(
                     .context("remove", &path.join(&file))?;
             }
         }
-        guard.prune(&parents);
+        snapshot.root.prune(&parents, 0);
     }
     Ok(())
 }
@@ -249,12 +248,7 @@ fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> Record {
 }
 
 /// A draft with number, time and origin.
-fn complete(
-    guard: &Guard,
-    snapshot: &FilesSnapshot<'_>,
-    put: &[(Key, Option<Judged>)],
-    draft: &Record,
-) -> Result<Record> {
+fn complete(snapshot: &FilesSnapshot<'_>, put: &[Put], draft: &Record) -> Result<Record> {
     let now = chrono::Utc::now().trunc_subsecs(6);
     let replaced = put
         .iter()
@@ -268,13 +262,16 @@ fn complete(
     } else {
         let kept = snapshot.place.and_then(|place| place.last.as_deref());
         let kept =
-            kept.filter(|last| number::is_last(&guard.root.directory, last).unwrap_or(false));
+            kept.filter(|last| number::is_last(&snapshot.root.directory, last).unwrap_or(false));
         let number = match kept {
-            Some(last) => number::next(&guard.root, Some(last), now, replaced),
-            None => number::open(&guard.root.directory)
-                .and_then(|last| number::next(&guard.root, last.as_ref(), now, replaced)),
+            Some(last) => number::next(snapshot.root, Some(last), now, replaced),
+            None => number::open(&snapshot.root.directory)
+                .and_then(|last| number::next(snapshot.root, last.as_ref(), now, replaced)),
         };
-        number.context("write the hold number in", &guard.root.path.join(META_DIR))?
+        number.context(
+            "write the hold number in",
+            &snapshot.root.path.join(META_DIR),
+        )?
     };
     record.acquired_at = now;
     record.origin = Some(snapshot.files.host.origin(snapshot.root.id));

@@ -303,12 +303,7 @@ impl HeldRecord for HeldFile {
         Ok(!self.is_lost()? && found == expected.bytes)
     }
 
-    fn keep(
-        &mut self,
-        live: Live,
-        _left: Duration,
-        _goes_on: &mut GoesOn<'_>,
-    ) -> Result<ReleaseOutcome> {
+    fn keep(&mut self, live: Live, _left: Duration, _: GoesOn<'_>) -> Result<ReleaseOutcome> {
         if self.is_lost()? {
             // One of several names may be left.
             return self.release();

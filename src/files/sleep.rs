@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::guard::Blocking;
 use super::queue::visible_pid;
-use crate::backend::BackOff;
+use crate::backend::{BackOff, IsUnchanged};
 use crate::decision::verdict::{Evidence, Reason, State};
 use crate::identity::Pid;
 use crate::open_file::{Judged, OpenFile, Ticket, Until, file_of};
@@ -62,7 +62,7 @@ impl Sleeper {
         &mut self,
         until: &Until,
         at_most: Duration,
-        is_unchanged: &mut dyn FnMut() -> bool,
+        is_unchanged: &mut IsUnchanged<'_>,
     ) -> bool {
         let slept = match until {
             Until::LeftQueue(ticket, interval) => {
@@ -89,7 +89,7 @@ impl Sleeper {
         &mut self,
         ticket: &Ticket,
         at_most: Duration,
-        is_unchanged: &mut dyn FnMut() -> bool,
+        is_unchanged: &mut IsUnchanged<'_>,
     ) -> io::Result<()> {
         let open = file_of(&ticket.handle)?;
         let waiter = visible_pid(ticket);
@@ -122,7 +122,7 @@ impl Sleeper {
         &mut self,
         judged: &Judged,
         at_most: Duration,
-        is_unchanged: &mut dyn FnMut() -> bool,
+        is_unchanged: &mut IsUnchanged<'_>,
     ) -> io::Result<()> {
         let open = file_of(&judged.found.handle)?;
         if judged.verdict.evidence == Evidence::KernelLock {
@@ -149,7 +149,7 @@ impl Sleeper {
         open: &OpenFile,
         process: Option<Pid>,
         at_most: Duration,
-        is_unchanged: &mut dyn FnMut() -> bool,
+        is_unchanged: &mut IsUnchanged<'_>,
     ) -> io::Result<bool> {
         // One that has ended and left the lock to another would wake it at once, again and again.
         let Some(process) = process.filter(|pid| is_running(*pid)) else {
@@ -191,7 +191,7 @@ impl Sleeper {
         &mut self,
         holders: &[Judged],
         mut at_most: Duration,
-        is_unchanged: &mut dyn FnMut() -> bool,
+        is_unchanged: &mut IsUnchanged<'_>,
     ) -> io::Result<()> {
         if holders.is_empty() || !holders.iter().all(is_woken_by_events) {
             return Err(io::ErrorKind::Unsupported.into());

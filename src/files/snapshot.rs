@@ -3,7 +3,6 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use super::place::Place;
 use super::queue::{self, Listed, Queue};
 use crate::backend::{Backend as _, LockSnapshot};
 use crate::decision::{
-    Index, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot, Want, counts,
+    Index, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot, Visit, Want, counts,
 };
 use crate::error::{Context, Error, Result};
 use crate::identity::{Pid, ProcessId};
@@ -473,11 +472,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         Ok(None)
     }
 
-    fn below(
-        &self,
-        name: &LockName,
-        visit: &mut dyn FnMut(Found) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn below(&self, name: &LockName, visit: &mut Visit<'_, Handle>) -> Result<()> {
         if name.is_path() {
             return Ok(());
         }

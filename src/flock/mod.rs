@@ -7,7 +7,6 @@ mod hold;
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::io;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +16,10 @@ use chrono::SubsecRound as _;
 use hold::FlockHold;
 
 use crate::backend::{
-    Ask, Asked, BackOff, Backend, Change, Contender, Entry, LockSnapshot, Patience, Plan,
-    QueuePlace, Ttl, Updated, WhyNot,
+    Ask, Asked, BackOff, Backend, Change, Contender, Entry, IsUnchanged, LockSnapshot, Patience,
+    Plan, QueuePlace, Ttl, Updated, WhyNot,
 };
-use crate::decision::{Facts, Key, Moment, Observer, Snapshot};
+use crate::decision::{Facts, Key, Moment, Observer, Snapshot, Visit};
 use crate::error::{Context, Error, Result};
 use crate::files::layout::{self, Layout};
 use crate::files::{LockPath, Root, Sleeper, found, not_a_lock, number_by_clock, wall_clock};
@@ -255,11 +254,7 @@ impl Snapshot<Handle> for FlockSnapshot<'_> {
         Ok(readers.into_iter().collect())
     }
 
-    fn below(
-        &self,
-        _name: &LockName,
-        _visit: &mut dyn FnMut(Found) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn below(&self, _name: &LockName, _visit: &mut Visit<'_, Handle>) -> Result<()> {
         Ok(())
     }
 }
@@ -316,12 +311,7 @@ impl Contender for FlockContender<'_> {
         None
     }
 
-    fn sleep(
-        &mut self,
-        until: &Until,
-        limit: Patience<'_>,
-        _is_unchanged: &mut dyn FnMut() -> bool,
-    ) {
+    fn sleep(&mut self, until: &Until, limit: Patience<'_>, _is_unchanged: &mut IsUnchanged<'_>) {
         let at_most = limit.slice();
         if !self.takes {
             self.sleeper.sleep_on_locker(until, at_most);

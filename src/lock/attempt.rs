@@ -9,12 +9,10 @@ use super::journal::action_on;
 use super::lock::Lock;
 use super::unfinished::{author, is_orphaned_ending, tell_server};
 use super::wait::{MaxWaiting, Wait, WaitDecision};
-use crate::backend::{
-    Backend, Change, Contender, Entry, HeldRecord, LockSnapshot, QueueChange, QueuePlace,
-};
+use crate::backend::{Backend, Change, Entry, HeldRecord, LockSnapshot, QueueChange, QueuePlace};
 use crate::decision::{
-    Asker, Cycle, Decision, Request, awaits_confirmation, cycle, decide, judge_found, next_in_turn,
-    until, waiting_for,
+    Asker, Cycle, Decision, Request, awaits_confirmation, cycle, decide, next_in_turn, until,
+    waiting_for,
 };
 use crate::error::{Error, Result};
 use crate::identity::Pid;
@@ -235,7 +233,10 @@ pub(super) fn attempt(
             return Err(Error::Canceled);
         }
         let shows = wait.shows_position;
-        let status = || status_of_wait(lock, &*contender, &sleep.obstacle, shows);
+        let status = || Status {
+            position: shows.then(|| contender.position(lock.name())).flatten(),
+            ..lock.obstacle_status(&sleep.obstacle)
+        };
         // Also who does not wait wants to know whether a hold is confirmed.
         let may_stop = wait.is_wanted() || !sleep.is_unconfirmed;
         if may_stop && wait.should_stop(sleep.certain_in.is_some(), status) {
@@ -344,20 +345,6 @@ impl Lock {
     }
 }
 
-/// What the callbacks of a wait are shown.
-fn status_of_wait(
-    lock: &Lock,
-    contender: &dyn Contender,
-    obstacle: &Obstacle,
-    with_position: bool,
-) -> Status {
-    let position = with_position.then(|| contender.position(lock.name()));
-    Status {
-        position: position.flatten(),
-        ..lock.obstacle_status(obstacle)
-    }
-}
-
 /// Notes behind what and how many the caller waits.
 fn note_wait(sleep: &Sleep, request: &mut Request, draft: &mut Record) {
     if let Some(asked) = &mut draft.asked {
@@ -444,7 +431,7 @@ fn plan<'d>(
                 record.live = live;
             }
             // The change may have extended it.
-            let judged = judge_found(request, snapshot, judged.found);
+            let judged = request.judge(snapshot, judged.found);
             (change, Next::Mine(judged))
         }
         Decision::Blocked(judged) => (

@@ -105,7 +105,7 @@ impl Lock {
             let lockers = own.found.facts.lockers.iter().copied();
             Work::Left(lockers.map(ProcessId::of).collect(), None)
         } else {
-            self.end_work(shown, &own, on_break)?
+            self.end_work(&own, on_break)?
         };
         if let Work::Left(processes, look_failed) = work {
             // The hold may have ended by itself meanwhile. If its file was gone before its author was asked for,
@@ -266,10 +266,10 @@ impl Lock {
         Break::Done { was, warnings }
     }
 
-    fn end_work(&self, shown: &Revision, own: &Judged, on_break: &mut OnBreak<'_>) -> Result<Work> {
+    fn end_work(&self, own: &Judged, on_break: &mut OnBreak<'_>) -> Result<Work> {
         if let Some((record, wrapper)) = live_wrapper(own) {
             match tell_wrapper(wrapper, record.hold, author(own)) {
-                Ok(()) => match self.wait_for_wrapper(shown, own, wrapper, on_break)? {
+                Ok(()) => match self.wait_for_wrapper(own, on_break)? {
                     Work::Orphaned => {}
                     work => return Ok(work),
                 },
@@ -281,25 +281,19 @@ impl Lock {
                 Err(error) => return Err(error).context("signal the wrapper of", &self.path()),
             }
         }
-        self.end_orphaned_work(shown, own, on_break)
+        self.end_orphaned_work(own, on_break)
     }
 
     /// Waits while the wrapper ends its work. It removes its record then; but a caller that takes the lock by force
     /// removes it at once.
-    fn wait_for_wrapper(
-        &self,
-        shown: &Revision,
-        own: &Judged,
-        wrapper: ProcessId,
-        on_break: &mut OnBreak<'_>,
-    ) -> Result<Work> {
+    fn wait_for_wrapper(&self, own: &Judged, on_break: &mut OnBreak<'_>) -> Result<Work> {
         let told_at = clock();
         let mut last_seen = own.clone();
         loop {
-            let found = self.look_shown(shown)?;
+            let found = self.look_shown(&own.found.revision)?;
             let is_removed = found.is_none();
             last_seen = found.unwrap_or(last_seen);
-            let Some((record, _)) = live_wrapper(&last_seen) else {
+            let Some((record, wrapper)) = live_wrapper(&last_seen) else {
                 return Ok(Work::Orphaned);
             };
             if is_removed && left_behind(&last_seen).is_over {
@@ -330,16 +324,11 @@ impl Lock {
     }
 
     /// Ends the work of a hold without a wrapper that would.
-    fn end_orphaned_work(
-        &self,
-        shown: &Revision,
-        last_seen: &Judged,
-        on_break: &mut OnBreak<'_>,
-    ) -> Result<Work> {
+    fn end_orphaned_work(&self, last_seen: &Judged, on_break: &mut OnBreak<'_>) -> Result<Work> {
         let request = self.request(&Options::new(), Asker::Caller);
         let note_begin = |note: bool| {
             self.store.update(Entry::EXISTING, |snapshot| {
-                let own = self.shown(&request, snapshot, shown)?;
+                let own = self.shown(&request, snapshot, &last_seen.found.revision)?;
                 let change = match own.as_ref().and_then(|own| Some((own, own.record()?))) {
                     Some((own, record)) if note && record.live.ending.is_none() => {
                         let mut live = record.live.clone();

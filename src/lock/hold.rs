@@ -322,7 +322,7 @@ impl Hold {
     fn keep_or_release_record(
         &mut self,
         end: CommandEnd,
-        goes_on: &mut GoesOn<'_>,
+        goes_on: GoesOn<'_>,
     ) -> Result<ReleaseOutcome> {
         let record = self.held.record();
         let least = record.hold_at_least_ms.map(Duration::from_millis);

@@ -9,7 +9,7 @@ use crate::backend::{Asked, BackOff, Backend, LockSnapshot, Patience};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::Reason;
-use crate::decision::{Asker, Key, Observer, Request, Revision, Want, judge_found};
+use crate::decision::{Asker, Key, Request, Revision, Want};
 use crate::error::{Error, Result};
 use crate::files::journal::Journal;
 use crate::identity::{Pid, ProcessId};
@@ -151,15 +151,13 @@ impl Lock {
     }
 
     pub(super) fn request(&self, options: &Options, asker: Asker) -> Request {
-        self.request_of(options, asker, Some(self.store.host().observer().clone()))
+        let mut request = self.unobserved_request(options, asker);
+        request.observer = Some(self.store.host().observer().clone());
+        request
     }
 
-    pub(super) fn request_of(
-        &self,
-        options: &Options,
-        asker: Asker,
-        observer: Option<Observer>,
-    ) -> Request {
+    /// The same without an observer, which is not asked for before a record is found.
+    pub(super) fn unobserved_request(&self, options: &Options, asker: Asker) -> Request {
         Request {
             wants: self.wants(options.mode).collect(),
             owner: options.owner.clone(),
@@ -169,7 +167,6 @@ impl Lock {
             take_zombies: !options.refuse_zombies,
             replace: options.replace.clone(),
             skip_queue: options.skip_queue,
-            observer,
             ..Request::default()
         }
     }
@@ -184,7 +181,7 @@ impl Lock {
         request: &Request,
         snapshot: &dyn LockSnapshot,
     ) -> Result<Vec<Judged>> {
-        let judge = |found| judge_found(request, snapshot, found);
+        let judge = |found| request.judge(snapshot, found);
         let exclusive = snapshot.exclusive(&self.name)?;
         let mut holds = Vec::from_iter(exclusive.map(judge));
         // Beside a live one there is no other.
@@ -207,7 +204,7 @@ impl Lock {
         snapshot: &dyn LockSnapshot,
         shown: &Revision,
     ) -> Result<Option<Judged>> {
-        let judge = |found| judge_found(request, snapshot, found);
+        let judge = |found| request.judge(snapshot, found);
         let exclusive = snapshot.exclusive(self.name())?.map(judge);
         if exclusive.as_ref().is_some_and(|own| may_break(shown, own)) {
             return Ok(exclusive);

@@ -9,7 +9,7 @@ use super::unfinished::{author, settle};
 use crate::backend::LockSnapshot;
 use crate::decision::ownership::Caller;
 use crate::decision::verdict::{Evidence, Reason, Verdict};
-use crate::decision::{Asker, Decision, Request, decide, judge_found, waits_from};
+use crate::decision::{Asker, Decision, Request, decide, waits_from};
 use crate::error::Result;
 use crate::files::provenance;
 use crate::name::LockName;
@@ -36,7 +36,7 @@ impl Lock {
     /// As for [`check`](Self::check).
     pub fn check_for(&self, options: &Options) -> Result<Status> {
         // Where nothing is, it does not matter from where it is seen: finding that out is most of a check.
-        let mut request = self.request_of(options, Asker::Caller, None);
+        let mut request = self.unobserved_request(options, Asker::Caller);
         let look = |request: &Request| {
             self.store.look(|snapshot| {
                 let (mut status, judged) = match decide(request, snapshot)? {
@@ -96,7 +96,7 @@ impl Lock {
         let others = found
             .into_iter()
             .filter(|found| self.store.path_of_record(&found.key) != status.path);
-        let judged = others.map(|found| judge_found(request, snapshot, found));
+        let judged = others.map(|found| request.judge(snapshot, found));
         Ok(judged.map(|judged| self.status(&judged)).collect())
     }
 
