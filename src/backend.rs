@@ -270,11 +270,6 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Which store a name or a path means that is given to this one, and what it is called there.
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)>;
 
-    /// Whether its holders may be on other machines, where they cannot be signaled.
-    fn is_remote(&self) -> bool {
-        false
-    }
-
     /// Reads: see `look` of `dyn Backend`. Where there is no store, nothing is asked.
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()>;
 
@@ -289,35 +284,10 @@ pub(crate) trait Backend: Debug + Send + Sync {
         self.contender(back_off, Mode::Exclusive)
     }
 
-    /// The live waiters of a lock, the first one first.
-    fn waiters(&self, _of: &LockName) -> Result<Vec<Waiter>> {
-        Ok(Vec::new())
-    }
-
-    /// Makes what the server of a store of several machines lacks.
-    fn create(&self) -> Vec<Finding> {
-        Vec::new()
-    }
-
     /// Sets what is called, once, if no server of a store of many machines has answered: with the reasons, and with the
     /// time for which they are tried.
     #[cfg(feature = "cluster")]
     fn on_silence(&self, _tell: fn(&str, Duration)) {}
-
-    /// Ends the time in which nothing is taken because the server may have lost holds.
-    fn accept_epoch(&self) -> Finding {
-        Finding::ok("epoch", "a store of files has none")
-    }
-
-    /// What is known about a store of several machines. Changes nothing.
-    fn examine(&self) -> Vec<Finding> {
-        Vec::new()
-    }
-
-    /// The places in its queue that are kept for waiters that are gone, in order.
-    fn kept_places(&self, _of: &LockName) -> Result<Vec<KeptPlace>> {
-        Ok(Vec::new())
-    }
 
     /// Who has a ticket.
     fn waiter(&self, ticket: &Ticket) -> Option<Waiter> {
@@ -327,51 +297,39 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Every lock, not judged yet. Returns what could not be read.
     fn list(&self, each: &mut dyn FnMut(Moment, Found)) -> Result<Vec<Error>>;
 
-    /// The names that have live waiters, each of them once or more.
-    fn names_with_waiters(&self) -> Result<Vec<LockName>> {
-        Ok(Vec::new())
-    }
-
-    /// What wakes when something about the locks may have changed. `None`: nothing can, or not now.
-    fn watch(&self) -> Option<Box<dyn ChangeWatch>> {
-        None
-    }
-
-    /// Removes many records with few requests: those that `judge_over` returns. The ones that were removed are returned;
-    /// the others are left to be removed one by one.
-    fn remove_many(&self, _judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged>> {
-        Ok(Vec::new())
-    }
-
-    /// Removes what killed processes left beside the locks.
-    fn sweep(&self, _errors: &mut Vec<Error>) -> Result<()> {
-        Ok(())
-    }
-
-    /// Moves a file that is no lock file out of the way; where it is now.
-    fn move_aside(&self, _name: &LockName) -> Result<Option<PathBuf>> {
-        Ok(None)
-    }
-
-    /// What only etcd tells about a hold.
-    fn facts(&self, _key: &Key) -> Result<Option<StoreFacts>> {
-        Ok(None)
-    }
-
-    /// Gives back the hold of a keeper that was killed, by the request that it has left. Whether it was still there.
-    /// `lines`: of that.
-    fn release_for_keeper(&self, _request: &[u8], _lines: &[Line]) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// Whether it keeps its journal itself, and writes lines about a hold by the change that ends it.
-    fn keeps_journal(&self) -> bool {
-        false
-    }
-
-    /// The lines that it keeps, of each lock the oldest first. `of`: of this lock alone.
-    fn journal(&self, _of: Option<&LockName>) -> Result<Vec<Vec<u8>>> {
-        Ok(Vec::new())
+    always! {
+        /// Whether its holders may be on other machines, where they cannot be signaled.
+        is_remote(&self) -> bool = false;
+        /// The live waiters of a lock, the first one first.
+        waiters(&self, _of: &LockName) -> Result<Vec<Waiter>> = Ok(Vec::new());
+        /// Makes what the server of a store of several machines lacks.
+        create(&self) -> Vec<Finding> = Vec::new();
+        /// Ends the time in which nothing is taken because the server may have lost holds.
+        accept_epoch(&self) -> Finding = Finding::ok("epoch", "a store of files has none");
+        /// What is known about a store of several machines. Changes nothing.
+        examine(&self) -> Vec<Finding> = Vec::new();
+        /// The places in its queue that are kept for waiters that are gone, in order.
+        kept_places(&self, _of: &LockName) -> Result<Vec<KeptPlace>> = Ok(Vec::new());
+        /// The names that have live waiters, each of them once or more.
+        names_with_waiters(&self) -> Result<Vec<LockName>> = Ok(Vec::new());
+        /// What wakes when something about the locks may have changed. `None`: nothing can, or not now.
+        watch(&self) -> Option<Box<dyn ChangeWatch>> = None;
+        /// Removes many records with few requests: those that `judge_over` returns. The ones that were removed are returned;
+        /// the others are left to be removed one by one.
+        remove_many(&self, _judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged>> = Ok(Vec::new());
+        /// Removes what killed processes left beside the locks.
+        sweep(&self, _errors: &mut Vec<Error>) -> Result<()> = Ok(());
+        /// Moves a file that is no lock file out of the way; where it is now.
+        move_aside(&self, _name: &LockName) -> Result<Option<PathBuf>> = Ok(None);
+        /// What only etcd tells about a hold.
+        facts(&self, _key: &Key) -> Result<Option<StoreFacts>> = Ok(None);
+        /// Gives back the hold of a keeper that was killed, by the request that it has left. Whether it was still there.
+        /// `lines`: of that.
+        release_for_keeper(&self, _request: &[u8], _lines: &[Line]) -> Result<bool> = Ok(false);
+        /// Whether it keeps its journal itself, and writes lines about a hold by the change that ends it.
+        keeps_journal(&self) -> bool = false;
+        /// The lines that it keeps, of each lock the oldest first. `of`: of this lock alone.
+        journal(&self, _of: Option<&LockName>) -> Result<Vec<Vec<u8>>> = Ok(Vec::new());
     }
 }
 
@@ -420,21 +378,18 @@ pub(crate) trait Contender {
     /// Sleeps until a decision may be another one, for at most so long. May return early.
     fn sleep(&mut self, until: &Until, limit: Patience<'_>, is_unchanged: &mut IsUnchanged<'_>);
 
-    /// Its position in the queue of this lock, the first of which is 1. `None`: it has no place there.
-    fn position(&self, _name: &LockName) -> Option<usize> {
-        None
-    }
-
-    /// The same, if its place is kept once it leaves without the lock.
-    fn position_kept(&self, _name: &LockName) -> Option<usize> {
-        None
-    }
-
     /// Makes the next decision look at the store again: the caller is about to show what is in the way.
     fn look_again(&mut self) {}
 
     /// Its place, and the watch that it slept with, once it has the lock.
     fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>);
+
+    always! {
+        /// Its position in the queue of this lock, the first of which is 1. `None`: it has no place there.
+        position(&self, _name: &LockName) -> Option<usize> = None;
+        /// The same, if its place is kept once it leaves without the lock.
+        position_kept(&self, _name: &LockName) -> Option<usize> = None;
+    }
 }
 
 /// Wakes when something about the locks of a store may have changed.
@@ -464,49 +419,11 @@ pub(crate) trait HeldRecord: Any + Debug + Send + Sync {
     /// The paths of all its names.
     fn paths(&self) -> Vec<&Path>;
 
-    /// The slot of a shared hold in each of its locks.
-    fn slots(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
-    /// Keeps the directory of its store open together with another hold of it, if it does not so already. Whether they
-    /// do now. From then on both may be released by one thread only: the guard of one is that of the other.
-    fn share_directory(&mut self, _other: &dyn HeldRecord) -> bool {
-        false
-    }
-
     /// Whether it was broken, replaced or deleted.
     fn is_lost(&self) -> Result<bool>;
 
-    /// Why, where that cannot be seen in the store.
-    fn why_lost(&self) -> Option<String> {
-        None
-    }
-
     /// Writes what changes of it.
     fn write_live(&mut self, live: Live) -> Result<()>;
-
-    /// What a child writes into it before it executes its command.
-    fn notes(&self) -> Result<Vec<Note>> {
-        Ok(Vec::new())
-    }
-
-    /// Whether it is still in place after other programs have had time to act on what they read
-    /// before. May block for some milliseconds.
-    fn survives_settling_time(&self) -> Result<bool> {
-        Ok(true)
-    }
-
-    /// Says how it ends, for a store that writes that by what gives the hold back. If that finds it lost, it is noted as
-    /// lost. `false`: the caller notes it.
-    fn note_end(&mut self, _end: PastHold) -> bool {
-        false
-    }
-
-    /// Who has broken it, where it is not told by a signal.
-    fn broken_by(&self) -> Option<String> {
-        None
-    }
 
     /// Removes it, if it is still there.
     fn release(&mut self) -> Result<ReleaseOutcome>;
@@ -517,25 +434,33 @@ pub(crate) trait HeldRecord: Any + Debug + Send + Sync {
         self.release()
     }
 
-    /// The file of the lock, where it has one.
-    fn file(&self) -> Option<&File> {
-        None
-    }
-
-    /// Makes a lease survive a crash of the machine.
-    fn make_durable(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Whether its holder was told to end its work, where it is not told by a signal.
-    fn is_broken(&self) -> bool {
-        false
-    }
-
-    /// When it counts as lost unless it is confirmed meanwhile, and when nothing of it may run any more, by
-    /// the boot-time clock in milliseconds. `None`: no clock ends it.
-    fn deadlines_ms(&self) -> Option<(u64, u64)> {
-        None
+    always! {
+        /// The slot of a shared hold in each of its locks.
+        slots(&self) -> Vec<u32> = Vec::new();
+        /// Keeps the directory of its store open together with another hold of it, if it does not so already. Whether they
+        /// do now. From then on both may be released by one thread only: the guard of one is that of the other.
+        share_directory(&mut self, _other: &dyn HeldRecord) -> bool = false;
+        /// Why, where that cannot be seen in the store.
+        why_lost(&self) -> Option<String> = None;
+        /// What a child writes into it before it executes its command.
+        notes(&self) -> Result<Vec<Note>> = Ok(Vec::new());
+        /// Whether it is still in place after other programs have had time to act on what they read
+        /// before. May block for some milliseconds.
+        survives_settling_time(&self) -> Result<bool> = Ok(true);
+        /// Says how it ends, for a store that writes that by what gives the hold back. If that finds it lost, it is noted as
+        /// lost. `false`: the caller notes it.
+        note_end(&mut self, _end: PastHold) -> bool = false;
+        /// Who has broken it, where it is not told by a signal.
+        broken_by(&self) -> Option<String> = None;
+        /// The file of the lock, where it has one.
+        file(&self) -> Option<&File> = None;
+        /// Makes a lease survive a crash of the machine.
+        make_durable(&self) -> Result<()> = Ok(());
+        /// Whether its holder was told to end its work, where it is not told by a signal.
+        is_broken(&self) -> bool = false;
+        /// When it counts as lost unless it is confirmed meanwhile, and when nothing of it may run any more, by
+        /// the boot-time clock in milliseconds. `None`: no clock ends it.
+        deadlines_ms(&self) -> Option<(u64, u64)> = None;
     }
 }
 
