@@ -372,19 +372,17 @@ pub(crate) trait Contender {
     /// As [`Backend::apply`], for this caller.
     fn apply(&mut self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>>;
 
-    /// The number of its place in the queue.
-    fn place(&self) -> Option<u64>;
-
     /// Sleeps until a decision may be another one, for at most so long. May return early.
     fn sleep(&mut self, until: &Until, limit: Patience<'_>, is_unchanged: &mut IsUnchanged<'_>);
 
     /// Makes the next decision look at the store again: the caller is about to show what is in the way.
     fn look_again(&mut self) {}
 
-    /// Its place, and the watch that it slept with, once it has the lock.
-    fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>);
-
     always! {
+        /// The number of its place in the queue.
+        place(&self) -> Option<u64> = None;
+        /// Its place, and the watch that it slept with, once it has the lock.
+        served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) = (None, None);
         /// Its position in the queue of this lock, the first of which is 1. `None`: it has no place there.
         position(&self, _name: &LockName) -> Option<usize> = None;
         /// The same, if its place is kept once it leaves without the lock.

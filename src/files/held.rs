@@ -67,11 +67,6 @@ impl RecordName {
         })
     }
 
-    fn names(&self, file: &File) -> Result<bool> {
-        let is_named = self.at.is_named(file);
-        is_named.context("inspect", &self.at.path)
-    }
-
     fn unlink(&self, guard: &Guard) -> Result<()> {
         self.at.unlink()?;
         self.prune(guard);
@@ -97,7 +92,7 @@ impl HeldFile {
             .directory
             .link_into(&from.file, &to.directory, &to.file);
         let linked = linked.context("create lock file", &to.path)?;
-        let is_ours = linked && place.names(&self.file)?;
+        let is_ours = linked && place.at.is_named(&self.file)?;
         if is_ours {
             self.others.push(place);
         } else if linked {
@@ -112,7 +107,7 @@ impl HeldFile {
     /// Takes back the names that it has.
     pub(super) fn withdraw(self, guard: &Guard) {
         for place in self.places() {
-            if matches!(place.names(&self.file), Ok(true)) {
+            if matches!(place.at.is_named(&self.file), Ok(true)) {
                 let _ = place.unlink(guard);
             }
         }
@@ -120,7 +115,7 @@ impl HeldFile {
 
     fn remove(&self) -> Result<ReleaseOutcome> {
         let guard = Guard::reenter(&self.root, Patience::SHORT)?;
-        let is_in_place = self.place.names(&self.file)? && self.is_as_written()?;
+        let is_in_place = self.place.at.is_named(&self.file)? && self.is_as_written()?;
         // The store may have been moved, and another one be in use in its place.
         let is_lost = if is_in_place {
             self.is_lost()
@@ -128,7 +123,7 @@ impl HeldFile {
             Ok(true)
         };
         for place in &self.others {
-            if place.names(&self.file)? {
+            if place.at.is_named(&self.file)? {
                 place.unlink(&guard)?;
             }
         }

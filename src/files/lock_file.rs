@@ -126,7 +126,7 @@ impl LockPath {
         let new = self.create_temporary(&temporary, record)?;
         let linked = match self.directory.link(&temporary, &self.file) {
             // A network filesystem may have linked it and lost its answer.
-            Ok(false) => self.is_named(&new.file),
+            Ok(false) => is_named(&self.directory, &self.file, &new.file),
             linked => linked,
         };
         self.discard(&temporary, &new);
@@ -191,8 +191,8 @@ impl LockPath {
     }
 
     /// Whether it names an open file.
-    pub(crate) fn is_named(&self, file: &File) -> io::Result<bool> {
-        is_named(&self.directory, &self.file, file)
+    pub(crate) fn is_named(&self, file: &File) -> Result<bool> {
+        is_named(&self.directory, &self.file, file).context("inspect", &self.path)
     }
 
     /// Removes a temporary name if it still names our file. What stays is removed by `cleanup`.

@@ -17,7 +17,7 @@ use hold::FlockHold;
 
 use crate::backend::{
     Ask, Asked, BackOff, Backend, Change, Contender, Entry, IsUnchanged, LockSnapshot, Patience,
-    Plan, QueuePlace, Ttl, Updated, WhyNot,
+    Plan, Ttl, Updated, WhyNot,
 };
 use crate::decision::{Facts, Key, Moment, Observer, Snapshot, Visit};
 use crate::error::{Context, Error, Result};
@@ -29,7 +29,6 @@ use crate::observer::{self, HostFacts};
 use crate::open_file::{Found, Handle, Judged, Until, file_of};
 use crate::record::{Content, Format, Mode, Record};
 use crate::sys::directory::move_to_high_fd;
-use crate::sys::wait::Watch;
 use crate::sys::{HAS_FLOCK, KernelLockCall, not_found};
 
 /// The files of a directory.
@@ -307,10 +306,6 @@ impl Contender for FlockContender<'_> {
         Ok(Some(updated))
     }
 
-    fn place(&self) -> Option<u64> {
-        None
-    }
-
     fn sleep(&mut self, until: &Until, limit: Patience<'_>, _is_unchanged: &mut IsUnchanged<'_>) {
         let at_most = limit.slice();
         if !self.takes {
@@ -325,9 +320,5 @@ impl Contender for FlockContender<'_> {
         if let Some(granted) = self.sleeper.woken_by(slept, at_most) {
             self.granted = granted;
         }
-    }
-
-    fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
-        (None, None)
     }
 }

@@ -26,19 +26,13 @@ pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
 pub(crate) struct Watch(std::convert::Infallible);
 
 impl Watch {
-    pub(crate) fn new() -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
+    always! {
+        pub(crate) new() -> io::Result<Self> = Err(io::ErrorKind::Unsupported.into());
+        pub(crate) add(&mut self, _file: &File, _process: Option<Pid>) -> io::Result<bool> = match self.0 {};
+        pub(crate) sleep(&self, _timeout: Option<Duration>) -> io::Result<()> = match self.0 {};
     }
 
     pub(crate) fn begin(&mut self) {
-        match self.0 {}
-    }
-
-    pub(crate) fn add(&mut self, _file: &File, _process: Option<Pid>) -> io::Result<bool> {
-        match self.0 {}
-    }
-
-    pub(crate) fn sleep(&self, _timeout: Option<Duration>) -> io::Result<()> {
         match self.0 {}
     }
 }
