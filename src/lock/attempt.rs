@@ -137,6 +137,18 @@ enum Why {
     Deadlock(Vec<Judged>),
 }
 
+impl Why {
+    fn add_to(self, blocked: &mut Blocked, lock: &Lock) {
+        match self {
+            Self::Held => {}
+            Self::QueueFull(waiting) => blocked.waiting = Some(waiting),
+            Self::Deadlock(holds) => {
+                blocked.deadlock = holds.iter().map(|hold| lock.status(hold)).collect();
+            }
+        }
+    }
+}
+
 /// What a waiter sleeps on.
 struct Sleep {
     obstacle: Obstacle,
@@ -261,13 +273,7 @@ pub(super) fn attempt(
     let status = lock.status_in_the_way(&obstacle, &request, wait.without_waiters)?;
     let mut blocked = Blocked::new(status, wait.waited());
     blocked.kept_position = kept_position;
-    match why {
-        Why::Held => {}
-        Why::QueueFull(waiting) => blocked.waiting = Some(waiting),
-        Why::Deadlock(holds) => {
-            blocked.deadlock = holds.iter().map(|hold| lock.status(hold)).collect();
-        }
-    }
+    why.add_to(&mut blocked, lock);
     Ok(Attempt::Blocked(blocked))
 }
 
