@@ -140,7 +140,7 @@ fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> SwapFallback 
 }
 
 /// Removes a record if it is still what was judged; `false`: it is not. If its hold has several locks, all
-/// of them.
+/// of them. Under the guard of its snapshot.
 pub(super) fn remove(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> Result<bool> {
     let key = &judged.found.key;
     let (parents, file) = snapshot.root.layout().place_of(key);
@@ -249,6 +249,7 @@ fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> Record {
 
 /// A draft with number, time and origin.
 fn complete(snapshot: &FilesSnapshot<'_>, put: &[Put], draft: &Record) -> Result<Record> {
+    let root = snapshot.root;
     let now = chrono::Utc::now().trunc_subsecs(6);
     let replaced = put
         .iter()
@@ -261,20 +262,16 @@ fn complete(snapshot: &FilesSnapshot<'_>, put: &[Put], draft: &Record) -> Result
         number::by_clock(now, replaced)
     } else {
         let kept = snapshot.place.and_then(|place| place.last.as_deref());
-        let kept =
-            kept.filter(|last| number::is_last(&snapshot.root.directory, last).unwrap_or(false));
+        let kept = kept.filter(|last| number::is_last(&root.directory, last).unwrap_or(false));
         let number = match kept {
-            Some(last) => number::next(snapshot.root, Some(last), now, replaced),
-            None => number::open(&snapshot.root.directory)
-                .and_then(|last| number::next(snapshot.root, last.as_ref(), now, replaced)),
+            Some(last) => number::next(root, Some(last), now, replaced),
+            None => number::open(&root.directory)
+                .and_then(|last| number::next(root, last.as_ref(), now, replaced)),
         };
-        number.context(
-            "write the hold number in",
-            &snapshot.root.path.join(META_DIR),
-        )?
+        number.context("write the hold number in", &root.path.join(META_DIR))?
     };
     record.acquired_at = now;
-    record.origin = Some(snapshot.files.host.origin(snapshot.root.id));
+    record.origin = Some(snapshot.files.host.origin(root.id));
     Ok(record)
 }
 
