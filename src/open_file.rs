@@ -7,13 +7,14 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::decision;
+use crate::format;
 use crate::record::MAX_RECORD_BYTES;
 use crate::sys::FileFacts;
 use crate::sys::directory::{
     Directory, FileExt as _, Found as FoundFile, author_of, record_is_locked,
 };
 use crate::sys::work::Author;
-use crate::{decision, format};
 
 /// What a found record or ticket is referred to by. `None`: it is not a regular file.
 pub(crate) type Handle = Option<Rc<OpenFile>>;
