@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::decision::{Found, Judged, Key, Moment, Request, Snapshot, Ticket, Until};
+use crate::decision::{Key, Moment, Request, Snapshot};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::identity::Pid;
 use crate::journal_line::{Line, PastHold};
 use crate::name::LockName;
 use crate::observer::HostFacts;
-use crate::open_file::Handle;
+use crate::open_file::{Found, Handle, Judged, Ticket, Until};
 use crate::record::{Format, Live, Mode, Record};
 use crate::status::{KeptPlace, StoreFacts, Waiter};
 use crate::sys::Note;
@@ -31,15 +31,15 @@ pub(crate) enum Change<'d> {
     /// the new ones. `draft`: the record without what the backend adds: number, time, store. `lines`: of the holds that
     /// end, where they are written with the change: see [`Backend::keeps_journal`].
     Take {
-        put: Vec<(Key, Option<Judged<Handle>>)>,
-        remove: Vec<Judged<Handle>>,
+        put: Vec<Put>,
+        remove: Vec<Judged>,
         draft: &'d Record,
         lines: Vec<Line>,
     },
     /// Removes records, if they are still what was found. With the lines of that.
-    Remove(Judged<Handle>, Vec<Line>),
+    Remove(Judged, Vec<Line>),
     /// Writes what changes of a record, if it is still what was found.
-    Renew(Judged<Handle>, Box<Live>),
+    Renew(Judged, Box<Live>),
     /// Changes the queue.
     Queue(QueueChange<'d>),
 }
@@ -65,7 +65,7 @@ pub(crate) struct Updated {
     /// The caller has joined the queue, perhaps at another position than was decided on: decide again.
     pub(crate) may_be_behind_others: bool,
     /// The dead relatives that were removed.
-    pub(crate) removed: Vec<Judged<Handle>>,
+    pub(crate) removed: Vec<Judged>,
 }
 
 /// How an update is begun.
@@ -207,11 +207,16 @@ pub(crate) struct BackOff {
 pub(crate) type Ask<'a> = dyn FnMut(&dyn LockSnapshot) -> Result<()> + 'a;
 
 /// Is told why something could not be done yet. Whether it is to be tried again.
-pub(crate) type GoesOn<'a> = dyn FnMut(&Error) -> bool + 'a;
+pub(crate) type GoesOn<'a> = &'a mut dyn FnMut(&Error) -> bool;
+
+/// Whether what a sleep waits for is still as it was found.
+pub(crate) type IsUnchanged<'a> = dyn FnMut() -> bool + 'a;
+
+/// A record, and the hold in its place that a take replaces.
+pub(crate) type Put = (Key, Option<Judged>);
 
 /// Judges a record. `None`: it is not over, and stays. With the lines of its removal.
-pub(crate) type JudgeOver<'a> =
-    dyn FnMut(Moment, Found<Handle>) -> Option<(Judged<Handle>, Vec<Line>)> + 'a;
+pub(crate) type JudgeOver<'a> = dyn FnMut(Moment, Found) -> Option<(Judged, Vec<Line>)> + 'a;
 
 /// Decides on a change.
 pub(crate) type Plan<'a, 'd> = dyn FnMut(&dyn LockSnapshot) -> Result<Change<'d>> + 'a;
@@ -224,7 +229,7 @@ pub(crate) trait LockSnapshot: Snapshot<Handle> {
     }
 
     /// Who has a ticket.
-    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+    fn waiter(&self, ticket: &Ticket) -> Option<Waiter> {
         ticket::waiter(ticket)
     }
 }
@@ -265,11 +270,6 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Which store a name or a path means that is given to this one, and what it is called there.
     fn locate(self: Arc<Self>, name: LockName) -> Result<(Arc<dyn Backend>, LockName)>;
 
-    /// Whether its holders may be on other machines, where they cannot be signaled.
-    fn is_remote(&self) -> bool {
-        false
-    }
-
     /// Reads: see `look` of `dyn Backend`. Where there is no store, nothing is asked.
     fn ask(&self, ask: &mut Ask<'_>) -> Result<()>;
 
@@ -284,89 +284,52 @@ pub(crate) trait Backend: Debug + Send + Sync {
         self.contender(back_off, Mode::Exclusive)
     }
 
-    /// The live waiters of a lock, the first one first.
-    fn waiters(&self, _of: &LockName) -> Result<Vec<Waiter>> {
-        Ok(Vec::new())
-    }
-
-    /// Makes what the server of a store of several machines lacks.
-    fn create(&self) -> Vec<Finding> {
-        Vec::new()
-    }
-
     /// Sets what is called, once, if no server of a store of many machines has answered: with the reasons, and with the
     /// time for which they are tried.
     #[cfg(feature = "cluster")]
     fn on_silence(&self, _tell: fn(&str, Duration)) {}
 
-    /// Ends the time in which nothing is taken because the server may have lost holds.
-    fn accept_epoch(&self) -> Finding {
-        Finding::ok("epoch", "a store of files has none")
-    }
-
-    /// What is known about a store of several machines. Changes nothing.
-    fn examine(&self) -> Vec<Finding> {
-        Vec::new()
-    }
-
-    /// The places in its queue that are kept for waiters that are gone, in order.
-    fn kept_places(&self, _of: &LockName) -> Result<Vec<KeptPlace>> {
-        Ok(Vec::new())
-    }
-
     /// Who has a ticket.
-    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+    fn waiter(&self, ticket: &Ticket) -> Option<Waiter> {
         ticket::waiter(ticket)
     }
 
     /// Every lock, not judged yet. Returns what could not be read.
-    fn list(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>>;
+    fn list(&self, each: &mut dyn FnMut(Moment, Found)) -> Result<Vec<Error>>;
 
-    /// The names that have live waiters, each of them once or more.
-    fn names_with_waiters(&self) -> Result<Vec<LockName>> {
-        Ok(Vec::new())
-    }
-
-    /// What wakes when something about the locks may have changed. `None`: nothing can, or not now.
-    fn watch(&self) -> Option<Box<dyn ChangeWatch>> {
-        None
-    }
-
-    /// Removes many records with few requests: those that `judge_over` returns. The ones that were removed are returned;
-    /// the others are left to be removed one by one.
-    fn remove_many(&self, _judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged<Handle>>> {
-        Ok(Vec::new())
-    }
-
-    /// Removes what killed processes left beside the locks.
-    fn sweep(&self, _errors: &mut Vec<Error>) -> Result<()> {
-        Ok(())
-    }
-
-    /// Moves a file that is no lock file out of the way; where it is now.
-    fn move_aside(&self, _name: &LockName) -> Result<Option<PathBuf>> {
-        Ok(None)
-    }
-
-    /// What only etcd tells about a hold.
-    fn facts(&self, _key: &Key) -> Result<Option<StoreFacts>> {
-        Ok(None)
-    }
-
-    /// Gives back the hold of a keeper that was killed, by the request that it has left. Whether it was still there.
-    /// `lines`: of that.
-    fn release_for_keeper(&self, _request: &[u8], _lines: &[Line]) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// Whether it keeps its journal itself, and writes lines about a hold by the change that ends it.
-    fn keeps_journal(&self) -> bool {
-        false
-    }
-
-    /// The lines that it keeps, of each lock the oldest first. `of`: of this lock alone.
-    fn journal(&self, _of: Option<&LockName>) -> Result<Vec<Vec<u8>>> {
-        Ok(Vec::new())
+    always! {
+        /// Whether its holders may be on other machines, where they cannot be signaled.
+        is_remote(&self) -> bool = false;
+        /// The live waiters of a lock, the first one first.
+        waiters(&self, _of: &LockName) -> Result<Vec<Waiter>> = Ok(Vec::new());
+        /// Makes what the server of a store of several machines lacks.
+        create(&self) -> Vec<Finding> = Vec::new();
+        /// Ends the time in which nothing is taken because the server may have lost holds.
+        accept_epoch(&self) -> Finding = Finding::ok("epoch", "a store of files has none");
+        /// What is known about a store of several machines. Changes nothing.
+        examine(&self) -> Vec<Finding> = Vec::new();
+        /// The places in its queue that are kept for waiters that are gone, in order.
+        kept_places(&self, _of: &LockName) -> Result<Vec<KeptPlace>> = Ok(Vec::new());
+        /// The names that have live waiters, each of them once or more.
+        names_with_waiters(&self) -> Result<Vec<LockName>> = Ok(Vec::new());
+        /// What wakes when something about the locks may have changed. `None`: nothing can, or not now.
+        watch(&self) -> Option<Box<dyn ChangeWatch>> = None;
+        /// Removes many records with few requests: those that `judge_over` returns. The ones that were removed are returned;
+        /// the others are left to be removed one by one.
+        remove_many(&self, _judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged>> = Ok(Vec::new());
+        /// Removes what killed processes left beside the locks.
+        sweep(&self, _errors: &mut Vec<Error>) -> Result<()> = Ok(());
+        /// Moves a file that is no lock file out of the way; where it is now.
+        move_aside(&self, _name: &LockName) -> Result<Option<PathBuf>> = Ok(None);
+        /// What only etcd tells about a hold.
+        facts(&self, _key: &Key) -> Result<Option<StoreFacts>> = Ok(None);
+        /// Gives back the hold of a keeper that was killed, by the request that it has left. Whether it was still there.
+        /// `lines`: of that.
+        release_for_keeper(&self, _request: &[u8], _lines: &[Line]) -> Result<bool> = Ok(false);
+        /// Whether it keeps its journal itself, and writes lines about a hold by the change that ends it.
+        keeps_journal(&self) -> bool = false;
+        /// The lines that it keeps, of each lock the oldest first. `of`: of this lock alone.
+        journal(&self, _of: Option<&LockName>) -> Result<Vec<Vec<u8>>> = Ok(Vec::new());
     }
 }
 
@@ -409,32 +372,22 @@ pub(crate) trait Contender {
     /// As [`Backend::apply`], for this caller.
     fn apply(&mut self, entry: Entry<'_>, plan: &mut Plan<'_, '_>) -> Result<Option<Updated>>;
 
-    /// The number of its place in the queue.
-    fn place(&self) -> Option<u64>;
-
     /// Sleeps until a decision may be another one, for at most so long. May return early.
-    fn sleep(
-        &mut self,
-        until: &Until<Handle>,
-        limit: Patience<'_>,
-        is_unchanged: &mut dyn FnMut() -> bool,
-    );
-
-    /// Its position in the queue of this lock, the first of which is 1. `None`: it has no place there.
-    fn position(&self, _name: &LockName) -> Option<usize> {
-        None
-    }
-
-    /// The same, if its place is kept once it leaves without the lock.
-    fn position_kept(&self, _name: &LockName) -> Option<usize> {
-        None
-    }
+    fn sleep(&mut self, until: &Until, limit: Patience<'_>, is_unchanged: &mut IsUnchanged<'_>);
 
     /// Makes the next decision look at the store again: the caller is about to show what is in the way.
     fn look_again(&mut self) {}
 
-    /// Its place, and the watch that it slept with, once it has the lock.
-    fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>);
+    always! {
+        /// The number of its place in the queue.
+        place(&self) -> Option<u64> = None;
+        /// Its place, and the watch that it slept with, once it has the lock.
+        served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) = (None, None);
+        /// Its position in the queue of this lock, the first of which is 1. `None`: it has no place there.
+        position(&self, _name: &LockName) -> Option<usize> = None;
+        /// The same, if its place is kept once it leaves without the lock.
+        position_kept(&self, _name: &LockName) -> Option<usize> = None;
+    }
 }
 
 /// Wakes when something about the locks of a store may have changed.
@@ -453,7 +406,7 @@ pub(crate) trait QueuePlace: Debug + Send + Sync {
 }
 
 /// A record of the caller's own that is in force.
-pub(crate) trait HeldRecord: Debug + Send + Sync {
+pub(crate) trait HeldRecord: Any + Debug + Send + Sync {
     fn record(&self) -> &Record;
 
     /// Its file, or its key: of its first name.
@@ -464,86 +417,48 @@ pub(crate) trait HeldRecord: Debug + Send + Sync {
     /// The paths of all its names.
     fn paths(&self) -> Vec<&Path>;
 
-    /// The slot of a shared hold in each of its locks.
-    fn slots(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
-    /// Keeps the directory of its store open together with another hold of it, if it does not so already. Whether they
-    /// do now. From then on both may be released by one thread only: the guard of one is that of the other.
-    fn share_directory(&mut self, _other: &dyn HeldRecord) -> bool {
-        false
-    }
-
-    /// For those of the same store.
-    fn as_any(&self) -> &dyn Any;
-
     /// Whether it was broken, replaced or deleted.
     fn is_lost(&self) -> Result<bool>;
 
-    /// Why, where that cannot be seen in the store.
-    fn why_lost(&self) -> Option<String> {
-        None
-    }
-
     /// Writes what changes of it.
     fn write_live(&mut self, live: Live) -> Result<()>;
-
-    /// What a child writes into it before it executes its command.
-    fn notes(&self) -> Result<Vec<Note>> {
-        Ok(Vec::new())
-    }
-
-    /// Whether it is still in place after other programs have had time to act on what they read
-    /// before. May block for some milliseconds.
-    fn survives_settling_time(&self) -> Result<bool> {
-        Ok(true)
-    }
-
-    /// Says how it ends, for a store that writes that by what gives the hold back. If that finds it lost, it is noted as
-    /// lost. `false`: the caller notes it.
-    fn note_end(&mut self, _end: PastHold) -> bool {
-        false
-    }
-
-    /// Who has broken it, where it is not told by a signal.
-    fn broken_by(&self) -> Option<String> {
-        None
-    }
 
     /// Removes it, if it is still there.
     fn release(&mut self) -> Result<ReleaseOutcome>;
 
     /// Makes it a lease for so long from now on, if it is still there. Only where [`Asked::Keep`] allows it. What may
     /// be done a little later is tried again for as long as `goes_on` returns true.
-    fn keep(
-        &mut self,
-        _live: Live,
-        _left: Duration,
-        _goes_on: &mut GoesOn<'_>,
-    ) -> Result<ReleaseOutcome> {
+    fn keep(&mut self, _live: Live, _left: Duration, _: GoesOn<'_>) -> Result<ReleaseOutcome> {
         self.release()
     }
 
-    /// The file of the lock, where it has one.
-    fn file(&self) -> Option<&File> {
-        None
-    }
-
-    /// Makes a lease survive a crash of the machine.
-    fn make_durable(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Whether its holder was told to end its work, where it is not told by a signal.
-    fn is_broken(&self) -> bool {
-        false
-    }
-
-    /// When it counts as lost unless it is confirmed meanwhile, and when nothing of it may run any more, by
-    /// the boot-time clock in milliseconds. `None`: no clock ends it.
-    fn deadlines_ms(&self) -> Option<(u64, u64)> {
-        None
+    always! {
+        /// The slot of a shared hold in each of its locks.
+        slots(&self) -> Vec<u32> = Vec::new();
+        /// Keeps the directory of its store open together with another hold of it, if it does not so already. Whether they
+        /// do now. From then on both may be released by one thread only: the guard of one is that of the other.
+        share_directory(&mut self, _other: &dyn HeldRecord) -> bool = false;
+        /// Why, where that cannot be seen in the store.
+        why_lost(&self) -> Option<String> = None;
+        /// What a child writes into it before it executes its command.
+        notes(&self) -> Result<Vec<Note>> = Ok(Vec::new());
+        /// Whether it is still in place after other programs have had time to act on what they read
+        /// before. May block for some milliseconds.
+        survives_settling_time(&self) -> Result<bool> = Ok(true);
+        /// Says how it ends, for a store that writes that by what gives the hold back. If that finds it lost, it is noted as
+        /// lost. `false`: the caller notes it.
+        note_end(&mut self, _end: PastHold) -> bool = false;
+        /// Who has broken it, where it is not told by a signal.
+        broken_by(&self) -> Option<String> = None;
+        /// The file of the lock, where it has one.
+        file(&self) -> Option<&File> = None;
+        /// Makes a lease survive a crash of the machine.
+        make_durable(&self) -> Result<()> = Ok(());
+        /// Whether its holder was told to end its work, where it is not told by a signal.
+        is_broken(&self) -> bool = false;
+        /// When it counts as lost unless it is confirmed meanwhile, and when nothing of it may run any more, by
+        /// the boot-time clock in milliseconds. `None`: no clock ends it.
+        deadlines_ms(&self) -> Option<(u64, u64)> = None;
     }
 }
 

@@ -7,14 +7,24 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::decision;
 use crate::format;
 use crate::record::MAX_RECORD_BYTES;
 use crate::sys::FileFacts;
-use crate::sys::directory::{Directory, FileExt as _, Found, author_of, record_is_locked};
+use crate::sys::directory::{
+    Directory, FileExt as _, Found as FoundFile, author_of, record_is_locked,
+};
 use crate::sys::work::Author;
 
 /// What a found record or ticket is referred to by. `None`: it is not a regular file.
 pub(crate) type Handle = Option<Rc<OpenFile>>;
+
+/// What is decided about, as backends find it.
+pub(crate) type Found = decision::Found<Handle>;
+pub(crate) type Judged = decision::Judged<Handle>;
+pub(crate) type Ticket = decision::Ticket<Handle>;
+pub(crate) type Obstacle = decision::Obstacle<Handle>;
+pub(crate) type Until = decision::Until<Handle>;
 
 /// The file of a handle, to sleep on it.
 pub(crate) fn file_of(handle: &Handle) -> io::Result<&OpenFile> {
@@ -64,7 +74,7 @@ impl OpenFile {
             Kept::Open(file) => return with(file).map(Some),
             Kept::Closed(directory, name) => (directory, name),
         };
-        let Found::File(file, facts) = directory.find(name)? else {
+        let FoundFile::File(file, facts) = directory.find(name)? else {
             return Ok(None);
         };
         // ext4 gives the number of a removed file to the next one. What a record makes others do depends

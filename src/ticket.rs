@@ -5,10 +5,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::decision::{Observer, Request, Ticket};
+use crate::decision::{Observer, Request};
 use crate::identity::{BootId, Pid, ProcessId};
 use crate::observer;
-use crate::open_file::Handle;
+use crate::open_file::Ticket;
 use crate::record::{Program, Record, VERSION};
 use crate::status::{KeptPlace, Waiter};
 
@@ -81,7 +81,7 @@ impl RunsAt {
 }
 
 /// The waiter that has a ticket, which is a file.
-pub(crate) fn waiter(ticket: &Ticket<Handle>) -> Option<Waiter> {
+pub(crate) fn waiter(ticket: &Ticket) -> Option<Waiter> {
     let open = ticket.handle.as_ref()?;
     Some(TicketContent::read(&open.bytes)?.into_waiter(1))
 }

@@ -8,11 +8,11 @@ use super::store::Session;
 use super::view::View;
 use super::waiting::Tickets;
 use crate::backend::Deadline;
-use crate::decision::{Judged, Life};
+use crate::decision::Life;
 use crate::error::{Fault, Result};
 use crate::identity::Pid;
 use crate::journal_line::Line;
-use crate::open_file::Handle;
+use crate::open_file::Judged;
 use crate::record::{KILL_AFTER, Kind, Record};
 use crate::sys::wait::pause;
 
@@ -28,7 +28,7 @@ impl Session<'_> {
     /// changed.
     pub(super) fn remove(
         self,
-        judged: &Judged<Handle>,
+        judged: &Judged,
         view: View,
         ahead: Option<&mut Tickets>,
         lines: &[Line],
@@ -54,7 +54,7 @@ impl Session<'_> {
     /// it has.
     fn break_run(
         self,
-        judged: &Judged<Handle>,
+        judged: &Judged,
         mut view: View,
         mut ahead: Option<&mut Tickets>,
         lines: &[Line],
@@ -117,7 +117,7 @@ impl Session<'_> {
     }
 
     /// A hold as it is now, if it is still there.
-    fn look_again(self, judged: &Judged<Handle>) -> Result<Option<(Judged<Handle>, View)>> {
+    fn look_again(self, judged: &Judged) -> Result<Option<(Judged, View)>> {
         let snapshot = ViewSnapshot::new(self, View::unread());
         let mut all = snapshot.holds_of(&judged.found.key.name)?.into_iter();
         let found = all.find(|found| found.revision == judged.found.revision);

@@ -13,14 +13,14 @@ use super::store::{Cluster, Session, has_fault};
 use super::view::View;
 use super::waiting::{Place, Tickets};
 use crate::backend::{
-    Change, Contender, Deadline, Entry, Patience, Plan, QueueChange, QueuePlace, Updated, sleep_for,
+    Change, Contender, Deadline, Entry, IsUnchanged, Patience, Plan, QueueChange, QueuePlace,
+    Updated, sleep_for,
 };
-use crate::decision::{Judged, Until};
 use crate::error::{Error, Fault, Result};
 use crate::identity::Origin;
 use crate::journal_line::Line;
 use crate::name::LockName;
-use crate::open_file::Handle;
+use crate::open_file::{Judged, Until};
 use crate::record::Kind;
 use crate::sys::process::{boottime, start_ticks};
 use crate::sys::wait::{Watch, pause};
@@ -51,7 +51,7 @@ struct Attempts<'a> {
     /// The caller waits.
     waits: bool,
     /// What was removed by force.
-    displaced: Vec<Judged<Handle>>,
+    displaced: Vec<Judged>,
     /// What reserves the lock for a caller that takes by force.
     ahead: Option<Tickets>,
 }
@@ -109,7 +109,7 @@ impl<'a> Attempts<'a> {
 }
 
 impl Attempts<'_> {
-    fn updated(&mut self, taken: Taken, mut removed: Vec<Judged<Handle>>) -> Updated {
+    fn updated(&mut self, taken: Taken, mut removed: Vec<Judged>) -> Updated {
         removed.append(&mut self.displaced);
         Updated {
             hold: Some(Box::new(HeldKeys::new(self.cluster, taken))),
@@ -259,12 +259,7 @@ impl Contender for ClusterContender<'_> {
         self.place.as_ref().map(|_| u64::MAX)
     }
 
-    fn sleep(
-        &mut self,
-        until: &Until<Handle>,
-        limit: Patience<'_>,
-        _is_unchanged: &mut dyn FnMut() -> bool,
-    ) {
+    fn sleep(&mut self, until: &Until, limit: Patience<'_>, _is_unchanged: &mut IsUnchanged<'_>) {
         if let Some(news) = &mut self.news {
             let at_most = until.ripe_in().unwrap_or(LOOK).min(LOOK);
             let deadline = Deadline::of(limit.for_at_most(limit.at_most.min(at_most)));

@@ -18,12 +18,13 @@ use super::snapshot::is_number;
 use super::store::{CHANGE, Cluster, DEFAULT_TTL, Session, has_fault};
 use super::txn::{Compare, Epoch, Operation, Txn};
 use super::view::{Source, View, reads, shows_hold};
-use crate::decision::{Asker, Judged, Key, Request, Revision, Want};
+use crate::backend::Put;
+use crate::decision::{Key, Request, Revision, Want};
 use crate::error::{Fault, Result};
 use crate::format;
 use crate::journal_line::Line;
 use crate::name::LockName;
-use crate::open_file::Handle;
+use crate::open_file::Judged;
 use crate::record::{Kind, Live, MAX_HOLD, Mode, Record};
 use crate::sys::process::boottime_milliseconds;
 
@@ -33,8 +34,8 @@ const MAX_REMOVALS: usize = 24;
 /// What is to be put.
 pub(super) struct Taking<'a> {
     pub(super) view: &'a View,
-    pub(super) put: &'a [(Key, Option<Judged<Handle>>)],
-    pub(super) remove: &'a [Judged<Handle>],
+    pub(super) put: &'a [Put],
+    pub(super) remove: &'a [Judged],
     pub(super) record: Record,
     /// Takes the lock again under the same number, because the life key of the hold is gone.
     pub(super) resumes: bool,
@@ -54,7 +55,7 @@ impl<'a> Taking<'a> {
     }
 
     /// What goes when they are taken.
-    pub(super) fn replaced(&self) -> impl Iterator<Item = &'a Judged<Handle>> + use<'a> {
+    pub(super) fn replaced(&self) -> impl Iterator<Item = &'a Judged> + use<'a> {
         let put = self.put.iter();
         let in_place = put.filter_map(|(_, replaced)| replaced.as_ref());
         in_place.chain(self.remove)
@@ -264,12 +265,7 @@ impl Session<'_> {
     }
 
     /// Removes a hold that is dead, or one that no keeper would give back. `false`: it has changed.
-    pub(super) fn commit_remove(
-        self,
-        judged: &Judged<Handle>,
-        view: View,
-        lines: &[Line],
-    ) -> Result<bool> {
+    pub(super) fn commit_remove(self, judged: &Judged, view: View, lines: &[Line]) -> Result<bool> {
         let (of_hold, view) = self.keys_of_hold(judged, view)?;
         let mut txn = Txn::default();
         let mut lease = 0;
@@ -299,7 +295,7 @@ impl Session<'_> {
     /// Writes what changes of a record, and lines about a hold that ends by that. `false`: it has changed.
     pub(super) fn commit_renew(
         self,
-        judged: &Judged<Handle>,
+        judged: &Judged,
         changed: &Live,
         view: View,
         lines: &[Line],
@@ -428,7 +424,7 @@ fn compare_queue(txn: &mut Txn, keys: &Keys, taking: &Taking<'_>, name: &LockNam
 }
 
 /// The names that are taken.
-pub(super) fn names_of(put: &[(Key, Option<Judged<Handle>>)]) -> Vec<LockName> {
+pub(super) fn names_of(put: &[Put]) -> Vec<LockName> {
     put.iter().map(|(key, _)| key.name.clone()).collect()
 }
 
@@ -464,12 +460,7 @@ fn now_us() -> u64 {
 /// The number of a hold: above those of all earlier holds of its locks, and of those above and below them. Its remainder
 /// tells the group of the first one, so that no other group gives it: one key for all would make each take a rival of
 /// all others.
-pub(super) fn number(
-    view: &View,
-    keys: &Keys,
-    put: &[(Key, Option<Judged<Handle>>)],
-    now_us: u64,
-) -> u64 {
+pub(super) fn number(view: &View, keys: &Keys, put: &[Put], now_us: u64) -> u64 {
     let replaced = put.iter().filter_map(|(_, old)| old.as_ref()?.record());
     let replaced = replaced.map(|record| record.hold);
     let last = put
@@ -517,24 +508,13 @@ pub(super) fn request_of<'a>(
     keys: impl Iterator<Item = &'a Key>,
     replace: Vec<Revision>,
 ) -> Request {
-    let want = |key: &Key| Want {
-        name: key.name.clone(),
-        mode: record.mode,
-    };
+    let want = |key: &Key| Want::of(&key.name, record.mode);
     Request {
         wants: keys.map(want).collect(),
         owner: record.owner.clone(),
-        inside: Vec::new(),
-        asker: Asker::Caller,
         max_age_ms: u64::MAX,
-        take_zombies: false,
         replace,
         skip_queue: true,
-        keep_ms: None,
-        waits_until_ms: None,
-        waits_beside: None,
-        ticket: None,
-        observer: None,
-        over: Vec::new(),
+        ..Request::default()
     }
 }

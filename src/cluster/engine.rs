@@ -12,7 +12,7 @@
 //! It does not rely on the clock of the server, on a watch that tells everything, or on a server that never loses what
 //! it has confirmed.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::time::Duration;
 
 use super::txn::{Epoch, Lease, Read, ReadAnswer, Txn, TxnAnswer, Watch, WatchAnswer};
@@ -92,10 +92,9 @@ pub(super) struct EngineLimits {
     pub(super) operations: usize,
     /// How long callers wait at least for members that are there but too busy. `None`: as for others.
     pub(super) while_busy: Option<Duration>,
-    /// How often a keeper looks at its hold for a break. `None`: it watches the hold instead.
+    /// How often a keeper looks at its hold for a break, by the request that keeps the lease alive. `None`: it watches
+    /// the hold instead.
     pub(super) looks_each: Option<Duration>,
-    /// A lease is kept alive, and a hold looked at, by one request.
-    pub(super) keeps_at_once: bool,
     /// The time to live of the ticket of a waiter, in seconds. It is kept alive twice in it.
     pub(super) ticket_seconds: i64,
     /// How often a waiter looks at least: a watch may miss events.
@@ -109,7 +108,7 @@ pub(super) type Listener = Box<dyn FnMut(Option<WatchAnswer>) -> bool + Send>;
 
 /// A store of one or more members. One of them is asked, until another one is to be. Each method that returns an
 /// [`Answer`] sends its request once.
-pub(super) trait Engine: Debug + Send + Sync {
+pub(super) trait Engine: Send + Sync {
     /// As in the name of its man page.
     fn name(&self) -> &'static str;
 
@@ -135,7 +134,9 @@ pub(super) trait Engine: Debug + Send + Sync {
 
     /// Signs the user in, after a request was answered with [`Kind::SignedOut`], also in a thread. May be patient for
     /// longer than the caller, and than a lease lasts.
-    fn sign_in(&self, patience: Patience<'_>) -> Answer<()>;
+    fn sign_in(&self, _patience: Patience<'_>) -> Answer<()> {
+        Ok(())
+    }
 
     fn txn(&self, txn: &Txn, timeout: Duration) -> Answer<TxnAnswer>;
 
@@ -193,6 +194,12 @@ pub(super) trait Engine: Debug + Send + Sync {
 
     /// What may help against these failures: one refusal, or what each member has said that has not answered.
     fn remedy(&self, said: &[&Failure]) -> Option<String>;
+}
+
+impl Debug for dyn Engine + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.url())
+    }
 }
 
 impl dyn Engine + '_ {

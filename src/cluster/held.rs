@@ -1,6 +1,5 @@
 //! A hold of the calling process, and how it ends: it is given back, or made a lease.
 
-use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,10 +124,6 @@ impl HeldKeys {
 }
 
 impl HeldRecord for HeldKeys {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
     fn paths(&self) -> Vec<&Path> {
         self.paths.iter().map(PathBuf::as_path).collect()
     }
@@ -224,12 +219,7 @@ impl HeldRecord for HeldKeys {
     }
 
     /// Until it is a lease, it is kept alive as before; a cluster that does not answer, or has no space, is asked again.
-    fn keep(
-        &mut self,
-        live: Live,
-        left: Duration,
-        goes_on: &mut GoesOn<'_>,
-    ) -> Result<ReleaseOutcome> {
+    fn keep(&mut self, live: Live, left: Duration, goes_on: GoesOn<'_>) -> Result<ReleaseOutcome> {
         self.record.live = live;
         self.keeping.work_is_over();
         let kept = Record {
@@ -282,10 +272,9 @@ impl Keeping {
             txn.delete(life);
             txn.delete(hold);
         });
-        self.taken
-            .tickets
-            .iter()
-            .for_each(|ticket| txn.delete(ticket));
+        for ticket in &self.taken.tickets {
+            txn.delete(ticket);
+        }
         txn
     }
 
@@ -306,10 +295,9 @@ impl Keeping {
             txn.put(hold, value, 0);
             txn.put(life, life_value.as_bytes(), lease);
         });
-        self.taken
-            .tickets
-            .iter()
-            .for_each(|ticket| txn.delete(ticket));
+        for ticket in &self.taken.tickets {
+            txn.delete(ticket);
+        }
         txn
     }
 }

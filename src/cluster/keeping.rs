@@ -209,12 +209,10 @@ impl Keeping {
     /// How often the hold is looked at.
     fn interval_ms(&self) -> u64 {
         let (ttl, limits) = (self.ttl_ms(), self.engine().limits());
-        if !limits.keeps_at_once {
-            return (ttl / 40 * 17).min((ttl / 10 * 6).saturating_sub(BEFORE_LOST_MS));
+        match limits.looks_each {
+            Some(each) => (ttl / 3).min(u64::try_from(each.as_millis()).unwrap_or(u64::MAX)),
+            None => (ttl / 40 * 17).min((ttl / 10 * 6).saturating_sub(BEFORE_LOST_MS)),
         }
-        let looks_each = limits.looks_each;
-        let looks_each = looks_each.and_then(|each| u64::try_from(each.as_millis()).ok());
-        (ttl / 3).min(looks_each.unwrap_or(u64::MAX))
     }
 
     /// Tells the wrapper until when the command may run, and what gives the hold back if this process is
@@ -420,7 +418,7 @@ impl Keeping {
         };
         // With the next look it would be late.
         let last = lease.since_ms + lease.ttl_ms() / 10 * 9;
-        let keeps = engine.limits().keeps_at_once || sent + interval > last;
+        let keeps = engine.limits().looks_each.is_some() || sent + interval > last;
         // A handshake with a member on another continent takes half a second.
         let timeout = Duration::from_millis(self.ttl_ms() / 20);
         let timeout = timeout.clamp(Duration::from_secs(1), TIMEOUT);

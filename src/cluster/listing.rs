@@ -9,10 +9,10 @@ use super::store::Cluster;
 use super::txn::{Watch, WatchAnswer};
 use super::view::View;
 use crate::backend::{ChangeWatch, Patience};
-use crate::decision::{Found, Moment};
+use crate::decision::Moment;
 use crate::error::Result;
 use crate::identity::Pid;
-use crate::open_file::Handle;
+use crate::open_file::Found;
 
 /// Changes of all locks of a store.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Cluster {
     }
 
     /// Every hold of the store. Returns the view that shows them.
-    pub(super) fn read_holds(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<View> {
+    pub(super) fn read_holds(&self, each: &mut dyn FnMut(Moment, Found)) -> Result<View> {
         let view = until_not_compacted(|| self.read_all())?;
         let (keys, now) = (&self.keys, crate::observer::now());
         self.note_dead(&view, &keys.all(Part::Hold), now);

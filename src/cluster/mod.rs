@@ -61,13 +61,13 @@ use crate::backend::{
     Ask, Asked, BackOff, Backend, ChangeWatch, Contender, Entry, JudgeOver, LockSnapshot as _,
     Patience, Plan, Ttl, Updated, WhyNot,
 };
-use crate::decision::{Found, Judged, Key, Life, Moment, Ticket};
+use crate::decision::{Key, Life, Moment};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::journal_line::Line;
 use crate::name::LockName;
 use crate::observer::HostFacts;
-use crate::open_file::Handle;
+use crate::open_file::{Found, Judged, Ticket};
 use crate::record::{Format, Mode};
 use crate::status::{KeptPlace, StoreFacts, Waiter};
 use crate::sys::locked;
@@ -220,11 +220,11 @@ impl Backend for Cluster {
         self.session(Patience::SHORT).kept_places(of)
     }
 
-    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+    fn waiter(&self, ticket: &Ticket) -> Option<Waiter> {
         self.snapshot(self.seen().clone()?).waiter(ticket)
     }
 
-    fn list(&self, each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>> {
+    fn list(&self, each: &mut dyn FnMut(Moment, Found)) -> Result<Vec<Error>> {
         let view = self.read_holds(each)?;
         let keys = &self.keys;
         let is_no_hold = |part: Part| {
@@ -243,8 +243,8 @@ impl Backend for Cluster {
     }
 
     /// Many records without a life key in one transaction. One that has changed keeps the others of it.
-    fn remove_many(&self, judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged<Handle>>> {
-        let mut over: Vec<(Judged<Handle>, Vec<Line>)> = Vec::new();
+    fn remove_many(&self, judge_over: &mut JudgeOver<'_>) -> Result<Vec<Judged>> {
+        let mut over: Vec<(Judged, Vec<Line>)> = Vec::new();
         let view = self.read_holds(&mut |now, found| {
             if matches!(found.facts.life, Some(Life::Gone { .. })) {
                 over.extend(judge_over(now, found));
@@ -267,7 +267,7 @@ impl Backend for Cluster {
                 txn.delete_dead(&hold, &life, view.modified(&hold));
             }
             // A hold of several locks is here once for each.
-            let mut is_new = |judged: &Judged<Handle>| {
+            let mut is_new = |judged: &Judged| {
                 let hold = judged.hold();
                 hold.is_none_or(|hold| noted.insert(hold))
             };

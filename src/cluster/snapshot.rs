@@ -1,21 +1,19 @@
 //! The answers that a decision gets from a view, read as they are asked for.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use super::keys::{Keys, Part};
 use super::store::{Cluster, Gone, READ, Session, Written, has_fault};
 use super::txn::{KeyValue, Read, Txn, only};
 use super::view::{View, area, content, holds_beside};
 use crate::backend::LockSnapshot;
-use crate::decision::{
-    Facts, Found, Judged, Key, Life, Moment, Observer, Revision, Snapshot, Ticket, Want,
-};
+use crate::decision::{Facts, Key, Life, Moment, Observer, Revision, Snapshot, Visit, Want};
 use crate::error::{Fault, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::observer;
-use crate::open_file::Handle;
+use crate::open_file::{Found, Handle, Judged, Ticket};
 use crate::record::{Content, Record};
 use crate::status::Waiter;
 use crate::sys::keeper::wrapper;
@@ -88,7 +86,7 @@ impl<'a> ViewSnapshot<'a> {
     }
 
     /// The record with this key, if it is there.
-    fn found(&self, key: Key) -> Option<Found<Handle>> {
+    fn found(&self, key: Key) -> Option<Found> {
         self.note_dead();
         let view = self.view.borrow();
         let found = self.session.cluster.found(&view, key, self.now())?;
@@ -98,7 +96,7 @@ impl<'a> ViewSnapshot<'a> {
     }
 
     /// All holds of a name.
-    pub(super) fn holds_of(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
+    pub(super) fn holds_of(&self, name: &LockName) -> Result<Vec<Found>> {
         let exclusive = self.exclusive(name)?.into_iter();
         Ok(exclusive.chain(self.shared(name)?).collect())
     }
@@ -164,7 +162,7 @@ impl LockSnapshot for ViewSnapshot<'_> {
             .collect()
     }
 
-    fn waiter(&self, ticket: &Ticket<Handle>) -> Option<Waiter> {
+    fn waiter(&self, ticket: &Ticket) -> Option<Waiter> {
         Some(self.written(ticket.number)?.into_waiter(1))
     }
 }
@@ -187,14 +185,14 @@ impl Snapshot<Handle> for ViewSnapshot<'_> {
         observer::descends_from(process)
     }
 
-    fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
+    fn exclusive(&self, name: &LockName) -> Result<Option<Found>> {
         for part in Part::BOTH {
             self.ensure(&only(&self.keys().exclusive(part, name)), name)?;
         }
         Ok(self.found(Key::exclusive(name)))
     }
 
-    fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
+    fn shared(&self, name: &LockName) -> Result<Vec<Found>> {
         let ranges = Part::BOTH.map(|part| self.keys().several(part, name));
         for range in &ranges {
             self.ensure(range, name)?;
@@ -206,11 +204,7 @@ impl Snapshot<Handle> for ViewSnapshot<'_> {
             .collect())
     }
 
-    fn below(
-        &self,
-        name: &LockName,
-        visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn below(&self, name: &LockName, visit: &mut Visit<'_, Handle>) -> Result<()> {
         let ranges = Part::BOTH.map(|part| self.keys().below(part, name));
         let [holds, _] = &ranges;
         let mut from = holds.start.clone();
@@ -257,7 +251,7 @@ impl Snapshot<Handle> for ViewSnapshot<'_> {
         Ok(())
     }
 
-    fn ticket(&self, number: u64) -> Result<Option<Ticket<Handle>>> {
+    fn ticket(&self, number: u64) -> Result<Option<Ticket>> {
         Ok(self.written(number).map(|written| Ticket {
             number,
             request: written.request,
@@ -267,7 +261,7 @@ impl Snapshot<Handle> for ViewSnapshot<'_> {
     }
 
     #[cold]
-    fn waiters_inside(&self) -> Result<Vec<Ticket<Handle>>> {
+    fn waiters_inside(&self) -> Result<Vec<Ticket>> {
         let all = self.keys().all(Part::Wait);
         while let Some(gap) = self.gap(&all) {
             self.session.read_page(&mut self.view.borrow_mut(), gap)?;
@@ -302,7 +296,7 @@ impl Snapshot<Handle> for ViewSnapshot<'_> {
     }
 
     #[cold]
-    fn is_awaited(&self, waiter: Option<&Ticket<Handle>>, hold: &Found<Handle>) -> bool {
+    fn is_awaited(&self, waiter: Option<&Ticket>, hold: &Found) -> bool {
         let observer = self.session.cluster.host.observer();
         let runs = match waiter {
             None => {
@@ -335,11 +329,7 @@ impl ViewSnapshot<'_> {
 
 impl Session<'_> {
     /// The keys of all locks of a hold, and a view that shows them.
-    pub(super) fn keys_of_hold(
-        self,
-        judged: &Judged<Handle>,
-        view: View,
-    ) -> Result<(Vec<Key>, View)> {
+    pub(super) fn keys_of_hold(self, judged: &Judged, view: View) -> Result<(Vec<Key>, View)> {
         let own = &judged.found.key;
         let mut keys = vec![own.clone()];
         let snapshot = ViewSnapshot::new(self, view);
@@ -391,7 +381,7 @@ impl Session<'_> {
 
 impl Cluster {
     /// The record with this key, as a view shows it.
-    pub(super) fn found(&self, view: &View, key: Key, now: Moment) -> Option<Found<Handle>> {
+    pub(super) fn found(&self, view: &View, key: Key, now: Moment) -> Option<Found> {
         let [hold, life] = self.keys.of_hold(&key);
         let (hold, life) = (view.get(&hold), view.get(&life));
         let content = match hold {

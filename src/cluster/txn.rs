@@ -202,10 +202,12 @@ impl Txn {
     }
 }
 
-/// A key and what it has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+/// A key and what it has. PostgreSQL tells it as an array, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 pub(super) struct KeyValue {
+    #[serde(with = "text")]
     pub(super) key: Vec<u8>,
+    #[serde(with = "text")]
     pub(super) value: Vec<u8>,
     pub(super) create_revision: i64,
     pub(super) mod_revision: i64,

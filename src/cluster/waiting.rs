@@ -25,10 +25,10 @@ use super::store::{CHANGE, Cluster, Session, has_fault};
 use super::txn::{Compare, Event, KeyValue, Operation, Txn, Watch, WatchAnswer, only};
 use super::view::{Source, View, reads};
 use crate::backend::{Deadline, Patience, QueuePlace};
-use crate::decision::{Judged, Request, Until};
+use crate::decision::Request;
 use crate::error::{Fault, Result};
 use crate::name::LockName;
-use crate::open_file::Handle;
+use crate::open_file::{Judged, Until};
 use crate::record::Record;
 use crate::sys::process::boottime_milliseconds;
 use crate::sys::wait::pause;
@@ -319,7 +319,7 @@ impl Place {
     }
 
     /// Sleeps until something has happened that is waited for, for at most so long.
-    pub(super) fn sleep(&mut self, until: &Until<Handle>, limit: Patience<'_>) {
+    pub(super) fn sleep(&mut self, until: &Until, limit: Patience<'_>) {
         let Some(view) = &self.view else {
             return;
         };
@@ -411,9 +411,9 @@ impl Place {
     }
 
     /// The keys whose deletion is waited for.
-    fn awaited(&self, until: &Until<Handle>, view: &View) -> Vec<Range<String>> {
+    fn awaited(&self, until: &Until, view: &View) -> Vec<Range<String>> {
         let keys = &self.cluster().keys;
-        let life = |judged: &Judged<Handle>| only(&keys.of(Part::Life, &judged.found.key));
+        let life = |judged: &Judged| only(&keys.of(Part::Life, &judged.found.key));
         match until {
             Until::Released(judged) => vec![life(judged)],
             Until::AnyReleased(holds, _) => holds.iter().map(life).collect(),

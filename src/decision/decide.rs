@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::answer::{Decision, Judged, Obstacle};
 use super::request::{Index, Key, Request, first_free};
-use super::same_holder::{is_same_hold, is_whole, runs_inside};
+use super::same_holder::{is_same_hold, is_whole};
 use super::scan::{Beside, Finding, Next, scan};
 use super::snapshot::Snapshot;
 use super::turn::reserved_for;
@@ -63,7 +63,7 @@ fn about_hold<H>(request: &Request, snapshot: &dyn Snapshot<H>, judged: Judged<H
         return Decision::Wait(Obstacle::Hold(judged));
     }
     let is_takeable = matches!(judged.verdict.state, State::Zombie | State::Free);
-    if is_takeable || runs_inside(request, snapshot, &judged) {
+    if is_takeable || request.runs_inside(snapshot, &judged) {
         return Decision::Blocked(judged);
     }
     Decision::Wait(Obstacle::Hold(judged))
@@ -175,10 +175,7 @@ fn take<H>(request: &Request, found: Review<H>, snapshot: &dyn Snapshot<H>) -> R
                 }
             }
         };
-        let key = Key {
-            name: want.name.clone(),
-            index,
-        };
+        let key = Key::of(&want.name, index);
         let replaced = own.iter().position(|judged| judged.found.key == key);
         put.push((key, replaced.map(|at| own.swap_remove(at))));
     }

@@ -37,11 +37,10 @@ pub(crate) use decide::decide;
 pub(crate) use liveness::{judge, needed};
 pub(crate) use request::{Asker, Index, Key, MAX_KEEP_MS, Moment, Observer, Request, Want};
 pub(crate) use same_holder::awaits_confirmation;
-pub(crate) use scan::judge_found;
 pub(crate) use sleep_on::{RECHECK_INTERVAL, next_in_turn, until};
 #[cfg(feature = "cluster")]
 pub(crate) use snapshot::Life;
-pub(crate) use snapshot::{Facts, Found, ProcessFact, Snapshot, Ticket};
+pub(crate) use snapshot::{Facts, Found, ProcessFact, Snapshot, Ticket, Visit};
 pub(crate) use turn::waiting_for;
 
 pub use request::Revision;

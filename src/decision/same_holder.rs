@@ -20,7 +20,7 @@ fn asks_for_same(request: &Request, held: &Key, record: &Record) -> bool {
     let is_wanted = |want: &Want| held.index.is_some() == want.mode.is_shared() && has(want);
     let is_same_kind = match request.asker {
         Asker::Caller | Asker::Derived(_) => false,
-        Asker::Process(_) => record.kind == Kind::Process && !is_for_another_owner(request, record),
+        Asker::Process(_) => record.kind == Kind::Process && !request.is_for_another_owner(record),
         Asker::Lease => {
             record.kind == Kind::Lease
                 && !record.is_kept()
@@ -78,57 +78,52 @@ pub(crate) fn awaits_confirmation<H>(request: &Request, judged: &Judged<H>) -> b
         && (request.replaces(judged) || judged.record().is_some_and(may_be_same))
 }
 
-/// Whether the request names an owner that is not the one on record. Two sessions may name one process.
-fn is_for_another_owner(request: &Request, record: &Record) -> bool {
-    let asked = request.owner.as_deref().filter(|owner| !owner.is_empty());
-    let is_label = record.format.has_labels() || !record.format.has_owners();
-    asked.is_some() && !is_label && !is_same_owner(asked, record.owner.as_deref())
-}
+impl Request {
+    /// Whether the request names an owner that is not the one on record. Two sessions may name one process.
+    fn is_for_another_owner(&self, record: &Record) -> bool {
+        let asked = self.owner.as_deref().filter(|owner| !owner.is_empty());
+        let is_label = record.format.has_labels() || !record.format.has_owners();
+        asked.is_some() && !is_label && !is_same_owner(asked, record.owner.as_deref())
+    }
 
-/// Whether a hold ends only after the request has: the caller runs under it, or waits below a process of that run,
-/// or the process that it follows is the one that asks, or an ancestor of the caller.
-pub(super) fn runs_inside<H>(
-    request: &Request,
-    snapshot: &dyn Snapshot<H>,
-    judged: &Judged<H>,
-) -> bool {
-    let is_locked_by_others = judged.verdict.reason == Reason::Locked;
-    let Some(record) = judged.record().filter(|_| !is_locked_by_others) else {
-        let lockers = judged.found.facts.lockers.iter();
-        let mut lockers = lockers.copied().map(ProcessId::by_pid_alone);
-        return lockers.any(|locker| snapshot.descends_from(locker));
-    };
-    if record.is_kept() {
-        // What its command has left behind can wait for the end of the time.
-        return false;
+    /// Whether a hold ends only after the request has: the caller runs under it, or waits below a process of that run,
+    /// or the process that it follows is the one that asks, or an ancestor of the caller.
+    pub(super) fn runs_inside<H>(&self, snapshot: &dyn Snapshot<H>, judged: &Judged<H>) -> bool {
+        let is_locked_by_others = judged.verdict.reason == Reason::Locked;
+        let Some(record) = judged.record().filter(|_| !is_locked_by_others) else {
+            let lockers = judged.found.facts.lockers.iter();
+            let mut lockers = lockers.copied().map(ProcessId::by_pid_alone);
+            return lockers.any(|locker| snapshot.descends_from(locker));
+        };
+        if record.is_kept() {
+            // What its command has left behind can wait for the end of the time.
+            return false;
+        }
+        if record.hold != 0 && self.inside.contains(&record.hold) {
+            return true;
+        }
+        if record.kind == Kind::Run {
+            let is_to_be_found = self.waits_beside.is_some_and(|known| known != record.hold);
+            return is_to_be_found && runs_below(snapshot, judged);
+        }
+        let is_alive = judged.verdict.pid_alive == Some(true);
+        let Some(process) = record
+            .live
+            .process()
+            .filter(|_| is_alive && record.is_confirmed())
+        else {
+            return false;
+        };
+        // Under another owner label another session may release it meanwhile.
+        let asks_for_itself =
+            |process| self.asker == Asker::Process(process) && !self.is_for_another_owner(record);
+        let belongs_to =
+            |process: ProcessId| asks_for_itself(process) || snapshot.descends_from(process);
+        // Another part of the same script, which is still running, can release it.
+        belongs_to_acquirer(record, belongs_to, |process| {
+            has_ended(process, &judged.found.facts)
+        }) && belongs_to(process)
     }
-    if record.hold != 0 && request.inside.contains(&record.hold) {
-        return true;
-    }
-    if record.kind == Kind::Run {
-        let is_to_be_found = request
-            .waits_beside
-            .is_some_and(|known| known != record.hold);
-        return is_to_be_found && runs_below(snapshot, judged);
-    }
-    let is_alive = judged.verdict.pid_alive == Some(true);
-    let Some(process) = record
-        .live
-        .process()
-        .filter(|_| is_alive && record.is_confirmed())
-    else {
-        return false;
-    };
-    // Under another owner label another session may release it meanwhile.
-    let asks_for_itself = |process| {
-        request.asker == Asker::Process(process) && !is_for_another_owner(request, record)
-    };
-    let belongs_to =
-        |process: ProcessId| asks_for_itself(process) || snapshot.descends_from(process);
-    // Another part of the same script, which is still running, can release it.
-    belongs_to_acquirer(record, belongs_to, |process| {
-        has_ended(process, &judged.found.facts)
-    }) && belongs_to(process)
 }
 
 /// Whether the caller descends from a process that keeps a hold, whatever its environment says: that of a

@@ -127,7 +127,7 @@ enum Role<H> {
 
 /// How one record matters to one of the wants.
 fn role<H>(request: &Request, snapshot: &dyn Snapshot<H>, want: &Want, found: Found<H>) -> Role<H> {
-    let judged = judge_found(request, snapshot, found);
+    let judged = request.judge(snapshot, found);
     let is_own = judged.found.key.name == want.name;
     // It has no holder, so relatives ignore it; but it must not be overwritten either.
     let is_not_a_lock = judged.verdict.state == State::NotALock;
@@ -163,21 +163,6 @@ fn may_take<H>(request: &Request, snapshot: &dyn Snapshot<H>, judged: &Judged<H>
     is_over && snapshot.takeover_is_safe()
 }
 
-/// Judges a record by the request's observer and maximum age.
-pub(crate) fn judge_found<H>(
-    request: &Request,
-    snapshot: &dyn Snapshot<H>,
-    mut found: Found<H>,
-) -> Judged<H> {
-    let observer = match &request.observer {
-        Some(observer) => Cow::Borrowed(observer),
-        None => Cow::Owned(snapshot.observer()),
-    };
-    found.facts.is_over |= request.over.contains(&found.revision);
-    let max_age = Duration::from_millis(request.max_age_ms);
-    Judged::by(&observer, found, max_age, &snapshot.now())
-}
-
 impl<H> Judged<H> {
     /// Judges a record as that observer sees it. `max_age`: if it sets none.
     pub(crate) fn by(by: &Observer, found: Found<H>, max_age: Duration, now: &Moment) -> Self {
@@ -187,19 +172,25 @@ impl<H> Judged<H> {
 }
 
 impl Request {
+    /// Judges a record by the request's observer and maximum age.
+    pub(crate) fn judge<H>(&self, snapshot: &dyn Snapshot<H>, mut found: Found<H>) -> Judged<H> {
+        let observer = match &self.observer {
+            Some(observer) => Cow::Borrowed(observer),
+            None => Cow::Owned(snapshot.observer()),
+        };
+        found.facts.is_over |= self.over.contains(&found.revision);
+        let max_age = Duration::from_millis(self.max_age_ms);
+        Judged::by(&observer, found, max_age, &snapshot.now())
+    }
+
     pub(super) fn replaces<H>(&self, judged: &Judged<H>) -> bool {
         self.replace.contains(&judged.found.revision)
     }
 
     pub(super) fn is_excluded_by<H>(&self, judged: &Judged<H>, want: &Want) -> bool {
         let Key { name, index } = &judged.found.key;
-        let held = Want {
-            name: name.clone(),
-            mode: match index {
-                None => Mode::Exclusive,
-                Some(_) => Mode::Shared,
-            },
-        };
+        let mode = index.map_or(Mode::Exclusive, |_| Mode::Shared);
+        let held = Want::of(name, mode);
         let holder = judged.record().and_then(|record| record.owner.as_deref());
         excludes(&held, holder, want, self.owner.as_deref())
     }

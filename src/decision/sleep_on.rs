@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::answer::{Judged, Obstacle, Until};
 use super::request::{Key, Request, Want};
-use super::scan::judge_found;
 use super::snapshot::{Snapshot, Ticket};
 use super::turn::{earlier_tickets, has_missed_its_turn};
 use crate::error::Result;
@@ -182,7 +181,7 @@ fn until_released<H>(
         });
     }
     let found = snapshot.shared(&held.name)?.into_iter();
-    let judged = found.map(|found| judge_found(request, snapshot, found));
+    let judged = found.map(|found| request.judge(snapshot, found));
     let (holders, dead): (Vec<_>, Vec<_>) = judged.partition(|judged| judged.verdict.is_live());
     let ripening = dead
         .into_iter()

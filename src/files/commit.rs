@@ -14,14 +14,14 @@ use super::layout::{Layout, META_DIR, flat_key};
 use super::lock_file::{LockPath, NewLockFile, encode, renew_foreign_times};
 use super::snapshot::FilesSnapshot;
 use super::{number, provenance};
-use crate::backend::Backend as _;
+use crate::backend::{Backend as _, Put};
 use crate::decision::verdict::State;
-use crate::decision::{Index, Judged, Key};
+use crate::decision::{Index, Key};
 use crate::error::{Context, Error, Result};
 use crate::format::{self, live};
 use crate::identity::Pid;
 use crate::name::LockName;
-use crate::open_file::{Handle, OpenFile, read_all};
+use crate::open_file::{Judged, OpenFile, read_all};
 use crate::record::{Format, Kind, Live, Record};
 use crate::status::Provenance;
 use crate::sys::directory::{FileExt as _, facts_of_file};
@@ -33,17 +33,17 @@ use crate::sys::temporary::random_temporary_name;
 pub(super) fn take(
     guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
-    put: &[(Key, Option<Judged<Handle>>)],
+    put: &[Put],
     draft: &Record,
     prepared: Option<File>,
 ) -> Result<Option<HeldFile>> {
     let Some(((key, replaced), others)) = put.split_first() else {
         return Ok(None);
     };
-    let mut record = complete(guard, snapshot, put, draft)?;
+    let mut record = complete(snapshot, put, draft)?;
     let mut replaced = replaced.as_ref();
     let layout = guard.root.layout();
-    let stays_in_place = |judged: &Judged<Handle>| {
+    let stays_in_place = |judged: &Judged| {
         let has_one_name = judged.record().is_none_or(|record| record.names.is_empty());
         has_one_name && layout.place_of(&judged.found.key) == layout.place_of(key)
     };
@@ -52,7 +52,7 @@ pub(super) fn take(
         let mut gone = Vec::new();
         for judged in put.iter().filter_map(|(_, replaced)| replaced.as_ref()) {
             let is_gone = gone.contains(&&judged.found.revision);
-            if !is_gone && !remove(guard, snapshot, judged)? {
+            if !is_gone && !remove(snapshot, judged)? {
                 return Ok(None);
             }
             gone.push(&judged.found.revision);
@@ -103,7 +103,7 @@ pub(super) fn take(
 fn replace(
     snapshot: &FilesSnapshot<'_>,
     place: &LockPath,
-    judged: &Judged<Handle>,
+    judged: &Judged,
     record: &mut Record,
 ) -> Result<Option<NewLockFile>> {
     let Some(open) = &judged.found.handle else {
@@ -125,7 +125,7 @@ fn replace(
 
 /// Where two files cannot be swapped, a takeover is safe beside no other program; a person may
 /// decide.
-fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> SwapFallback {
+fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> SwapFallback {
     let files = snapshot.files;
     let own_store = snapshot.root.shares_kernel_locks
         && !judged.found.key.name.is_path()
@@ -140,16 +140,12 @@ fn swap_fallback(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> SwapF
 }
 
 /// Removes a record if it is still what was judged; `false`: it is not. If its hold has several locks, all
-/// of them.
-pub(super) fn remove(
-    guard: &Guard,
-    snapshot: &FilesSnapshot<'_>,
-    judged: &Judged<Handle>,
-) -> Result<bool> {
+/// of them. Under the guard of its snapshot.
+pub(super) fn remove(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> Result<bool> {
     let key = &judged.found.key;
-    let (parents, file) = guard.root.layout().place_of(key);
+    let (parents, file) = snapshot.root.layout().place_of(key);
     // Opened anew: the snapshot would keep the directories of all that are removed open.
-    let directory = guard.root.descend(&parents)?;
+    let directory = snapshot.root.descend(&parents)?;
     let (Some(open), Some(directory)) = (&judged.found.handle, directory) else {
         return Ok(false);
     };
@@ -161,7 +157,7 @@ pub(super) fn remove(
             .is_as_judged(&place.file, open)
             .context("inspect", &place.path)?;
         if is_same {
-            remove_other_names(guard, snapshot, judged, open, &place, is_dead)?;
+            remove_other_names(snapshot, judged, open, &place, is_dead)?;
         }
         is_same && place.unlink()?
     } else if is_dead {
@@ -172,16 +168,15 @@ pub(super) fn remove(
         place.remove_if_judged(open)?
     };
     if removed {
-        guard.prune(&parents);
+        snapshot.root.prune(&parents, 0);
     }
     Ok(removed)
 }
 
 /// Removes the other names of a hold of several locks, if the file still has them.
 fn remove_other_names(
-    guard: &Guard,
     snapshot: &FilesSnapshot<'_>,
-    judged: &Judged<Handle>,
+    judged: &Judged,
     open: &OpenFile,
     place: &LockPath,
     is_dead: bool,
@@ -205,13 +200,10 @@ fn remove_other_names(
         .into_iter()
         .filter_map(|name| LockName::new(name).ok());
     for name in others.filter(|name| *name != judged.found.key.name) {
-        let key = Key {
-            index: is_shared.then_some(Index::default()),
-            name,
-        };
-        let layout = guard.root.layout();
+        let key = Key::of(&name, is_shared.then_some(Index::default()));
+        let layout = snapshot.root.layout();
         let (parents, file) = layout.place_of(&key);
-        let Ok(Some(directory)) = guard.root.descend(&parents) else {
+        let Ok(Some(directory)) = snapshot.root.descend(&parents) else {
             continue;
         };
         let path = snapshot.files.below(&parents);
@@ -229,7 +221,7 @@ fn remove_other_names(
                     .context("remove", &path.join(&file))?;
             }
         }
-        guard.prune(&parents);
+        snapshot.root.prune(&parents, 0);
     }
     Ok(())
 }
@@ -239,7 +231,7 @@ fn is_shared_in_flat(file: &OsStr, name: &LockName) -> bool {
 }
 
 /// A record that is in place while a dead foreign one is removed.
-fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> Record {
+fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged) -> Record {
     let files = snapshot.files;
     let now = chrono::Utc::now().trunc_subsecs(6);
     let own = Pid::of_self();
@@ -256,12 +248,8 @@ fn placeholder(snapshot: &FilesSnapshot<'_>, judged: &Judged<Handle>) -> Record 
 }
 
 /// A draft with number, time and origin.
-fn complete(
-    guard: &Guard,
-    snapshot: &FilesSnapshot<'_>,
-    put: &[(Key, Option<Judged<Handle>>)],
-    draft: &Record,
-) -> Result<Record> {
+fn complete(snapshot: &FilesSnapshot<'_>, put: &[Put], draft: &Record) -> Result<Record> {
+    let root = snapshot.root;
     let now = chrono::Utc::now().trunc_subsecs(6);
     let replaced = put
         .iter()
@@ -274,17 +262,16 @@ fn complete(
         number::by_clock(now, replaced)
     } else {
         let kept = snapshot.place.and_then(|place| place.last.as_deref());
-        let kept =
-            kept.filter(|last| number::is_last(&guard.root.directory, last).unwrap_or(false));
+        let kept = kept.filter(|last| number::is_last(&root.directory, last).unwrap_or(false));
         let number = match kept {
-            Some(last) => number::next(&guard.root, Some(last), now, replaced),
-            None => number::open(&guard.root.directory)
-                .and_then(|last| number::next(&guard.root, last.as_ref(), now, replaced)),
+            Some(last) => number::next(root, Some(last), now, replaced),
+            None => number::open(&root.directory)
+                .and_then(|last| number::next(root, last.as_ref(), now, replaced)),
         };
-        number.context("write the hold number in", &guard.root.path.join(META_DIR))?
+        number.context("write the hold number in", &root.path.join(META_DIR))?
     };
     record.acquired_at = now;
-    record.origin = Some(snapshot.files.host.origin(snapshot.root.id));
+    record.origin = Some(snapshot.files.host.origin(root.id));
     Ok(record)
 }
 
@@ -303,7 +290,7 @@ pub(super) fn ensure_fits(snapshot: &FilesSnapshot<'_>, draft: &Record) -> Resul
 /// Writes what changes of a record, and returns its file; `None`: it is no longer what was judged.
 pub(super) fn renew(
     snapshot: &FilesSnapshot<'_>,
-    judged: &Judged<Handle>,
+    judged: &Judged,
     live: &Live,
 ) -> Result<Option<File>> {
     let place = snapshot.at(&judged.found.key)?;
@@ -312,7 +299,7 @@ pub(super) fn renew(
 
 /// Writes into the file of a record, which was written for this key and store: no user can put any other file in
 /// its place that is written into.
-fn write_slot(place: &LockPath, judged: &Judged<Handle>, live: &Live) -> Result<Option<File>> {
+fn write_slot(place: &LockPath, judged: &Judged, live: &Live) -> Result<Option<File>> {
     let (Some(open), Some(record)) = (&judged.found.handle, judged.record()) else {
         return Ok(None);
     };

@@ -24,21 +24,8 @@ pub(crate) struct Files {
     pub(crate) host: Arc<HostFacts>,
     /// The directory belongs to others, and is not made.
     pub(crate) is_foreign_directory: bool,
-    pub(crate) layout: KnownLayout,
-}
-
-/// The layout of a store, as it was found the last time.
-#[derive(Debug, Default)]
-pub(crate) struct KnownLayout(Mutex<Option<Layout>>);
-
-impl KnownLayout {
-    fn note(&self, layout: Layout) {
-        *locked(&self.0) = Some(layout);
-    }
-
-    fn get(&self) -> Option<Layout> {
-        *locked(&self.0)
-    }
+    /// As it was found the last time.
+    pub(crate) layout: Mutex<Option<Layout>>,
 }
 
 impl Files {
@@ -46,13 +33,13 @@ impl Files {
     pub(super) fn open(&self) -> Result<Option<Root>> {
         let root = Root::open(&self.store, !self.is_foreign_directory)?;
         if let Some(root) = &root {
-            self.layout.note(root.layout());
+            *locked(&self.layout) = Some(root.layout());
         }
         Ok(root)
     }
 
     pub(super) fn layout(&self) -> Layout {
-        match self.layout.get() {
+        match *locked(&self.layout) {
             Some(layout) => layout,
             None if self.is_foreign_directory => Layout::Tree,
             None => Layout::of(&self.store),
@@ -61,7 +48,7 @@ impl Files {
 
     /// Whether it was found to have no flat layout.
     pub(super) fn is_known_tree(&self) -> bool {
-        self.layout.get() == Some(Layout::Tree)
+        *locked(&self.layout) == Some(Layout::Tree)
     }
 
     /// The path of a directory below the store.
@@ -93,7 +80,7 @@ impl Files {
             Guard::enter(store, patience, Whose::Store)?
         };
         match &entered {
-            Some(guard) => self.layout.note(guard.root.layout()),
+            Some(guard) => *locked(&self.layout) = Some(guard.root.layout()),
             None if entry.create => {
                 return Err(not_found()).context("open directory", store);
             }
@@ -133,7 +120,7 @@ pub(super) fn locate(files: Arc<Files>, name: LockName) -> Result<(Arc<dyn Backe
         store,
         format,
         host: Arc::clone(&files.host),
-        layout: KnownLayout::default(),
+        layout: Mutex::default(),
     };
     Ok((Arc::new(located), name))
 }

@@ -8,19 +8,15 @@ use super::lock_file::{LockFile, wall_clock};
 use super::snapshot::FilesSnapshot;
 use crate::decision::liveness::{DEFAULT_MAX_AGE, precedes_boot};
 use crate::decision::verdict::{Reason, Verdict};
-use crate::decision::{Facts, Found, Key, ProcessFact, Revision, Snapshot as _, judge, needed};
+use crate::decision::{Facts, Key, ProcessFact, Revision, Snapshot as _, judge, needed};
 use crate::identity::{Pid, ProcessId};
-use crate::open_file::{Handle, OpenFile};
+use crate::open_file::{Found, OpenFile};
 use crate::record::{Content, Record, digest};
 use crate::sys::directory::{clock_at_boot, facts_of_file, lockers, record_is_locked};
 use crate::sys::{KernelLockCall, ProcessState, process, work};
 
 impl FilesSnapshot<'_> {
-    pub(super) fn found_file(
-        &self,
-        key: Key,
-        mut file: LockFile,
-    ) -> io::Result<Option<Found<Handle>>> {
+    pub(super) fn found_file(&self, key: Key, mut file: LockFile) -> io::Result<Option<Found>> {
         let mut facts = self.facts(&file);
         // Its holder writes into it without the guard: the process that a hold is handed over to, the
         // PID of a command. If the writer has ended since the file was read, what it wrote last is
@@ -156,7 +152,7 @@ fn may_be_dead(verdict: &Verdict) -> bool {
 
 /// What was found in a file. Its revision identifies a hold as it was shown to a person, so that permission to break
 /// it covers no other.
-pub(crate) fn found(key: Key, content: Content, facts: Facts, open: OpenFile) -> Found<Handle> {
+pub(crate) fn found(key: Key, content: Content, facts: Facts, open: OpenFile) -> Found {
     let hold = content.record().map_or(0, |record| record.hold);
     Found {
         key,

@@ -67,11 +67,6 @@ impl RecordName {
         })
     }
 
-    fn names(&self, file: &File) -> Result<bool> {
-        let is_named = self.at.is_named(file);
-        is_named.context("inspect", &self.at.path)
-    }
-
     fn unlink(&self, guard: &Guard) -> Result<()> {
         self.at.unlink()?;
         self.prune(guard);
@@ -97,7 +92,7 @@ impl HeldFile {
             .directory
             .link_into(&from.file, &to.directory, &to.file);
         let linked = linked.context("create lock file", &to.path)?;
-        let is_ours = linked && place.names(&self.file)?;
+        let is_ours = linked && place.at.is_named(&self.file)?;
         if is_ours {
             self.others.push(place);
         } else if linked {
@@ -112,7 +107,7 @@ impl HeldFile {
     /// Takes back the names that it has.
     pub(super) fn withdraw(self, guard: &Guard) {
         for place in self.places() {
-            if matches!(place.names(&self.file), Ok(true)) {
+            if matches!(place.at.is_named(&self.file), Ok(true)) {
                 let _ = place.unlink(guard);
             }
         }
@@ -120,7 +115,7 @@ impl HeldFile {
 
     fn remove(&self) -> Result<ReleaseOutcome> {
         let guard = Guard::reenter(&self.root, Patience::SHORT)?;
-        let is_in_place = self.place.names(&self.file)? && self.is_as_written()?;
+        let is_in_place = self.place.at.is_named(&self.file)? && self.is_as_written()?;
         // The store may have been moved, and another one be in use in its place.
         let is_lost = if is_in_place {
             self.is_lost()
@@ -128,7 +123,7 @@ impl HeldFile {
             Ok(true)
         };
         for place in &self.others {
-            if place.names(&self.file)? {
+            if place.at.is_named(&self.file)? {
                 place.unlink(&guard)?;
             }
         }
@@ -179,12 +174,8 @@ fn visible_word(record: &Record) -> Vec<u8> {
 }
 
 impl HeldRecord for HeldFile {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
     fn share_directory(&mut self, other: &dyn HeldRecord) -> bool {
-        let other = other.as_any().downcast_ref::<Self>();
+        let other = (other as &dyn Any).downcast_ref::<Self>();
         let Some(other) = other.filter(|other| other.root.id == self.root.id) else {
             return false;
         };
@@ -307,12 +298,7 @@ impl HeldRecord for HeldFile {
         Ok(!self.is_lost()? && found == expected.bytes)
     }
 
-    fn keep(
-        &mut self,
-        live: Live,
-        _left: Duration,
-        _goes_on: &mut GoesOn<'_>,
-    ) -> Result<ReleaseOutcome> {
+    fn keep(&mut self, live: Live, _left: Duration, _: GoesOn<'_>) -> Result<ReleaseOutcome> {
         if self.is_lost()? {
             // One of several names may be left.
             return self.release();

@@ -9,10 +9,10 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 
-use crate::decision::{Facts, Found as FoundRecord, Key, Moment, Revision};
+use crate::decision::{Facts, Key, Moment, Revision};
 use crate::error::{Context, Error, Result};
 use crate::format::{self, Written};
-use crate::open_file::{Handle, OpenFile, read_all};
+use crate::open_file::{Found as FoundRecord, OpenFile, read_all};
 use crate::record::{Content, Format, MAX_RECORD_BYTES, Record, digest, has_four_digits};
 use crate::sys::directory::{
     Directory, FileExt as _, FileFacts, Found, Kind as FileKind, facts_of_file, move_to_high_fd,
@@ -126,7 +126,7 @@ impl LockPath {
         let new = self.create_temporary(&temporary, record)?;
         let linked = match self.directory.link(&temporary, &self.file) {
             // A network filesystem may have linked it and lost its answer.
-            Ok(false) => self.is_named(&new.file),
+            Ok(false) => is_named(&self.directory, &self.file, &new.file),
             linked => linked,
         };
         self.discard(&temporary, &new);
@@ -191,8 +191,8 @@ impl LockPath {
     }
 
     /// Whether it names an open file.
-    pub(crate) fn is_named(&self, file: &File) -> io::Result<bool> {
-        is_named(&self.directory, &self.file, file)
+    pub(crate) fn is_named(&self, file: &File) -> Result<bool> {
+        is_named(&self.directory, &self.file, file).context("inspect", &self.path)
     }
 
     /// Removes a temporary name if it still names our file. What stays is removed by `cleanup`.
@@ -271,7 +271,7 @@ pub(crate) fn not_a_lock(
     what: &'static str,
     now: Moment,
     shares_kernel_locks: bool,
-) -> FoundRecord<Handle> {
+) -> FoundRecord {
     FoundRecord {
         key,
         content: Content::NotALock(what),

@@ -37,7 +37,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use directory::{Files, KnownLayout};
+pub(crate) use directory::Files;
 pub(crate) use evidence::found;
 pub(crate) use foreign::MAX_RETRIES;
 pub(crate) use guard::Root;
@@ -52,14 +52,14 @@ use snapshot::FilesSnapshot;
 
 use self::tree_watch::TreeWatch;
 use crate::backend::{
-    Ask, Asked, BackOff, Backend, Change, ChangeWatch, Contender, Entry, Patience, Plan,
-    QueueChange, QueuePlace, Ttl, Updated, WhyNot,
+    Ask, Asked, BackOff, Backend, Change, ChangeWatch, Contender, Entry, IsUnchanged, Patience,
+    Plan, QueueChange, QueuePlace, Ttl, Updated, WhyNot,
 };
-use crate::decision::{Found as FoundRecord, Key, Moment, RECHECK_INTERVAL, Snapshot as _, Until};
+use crate::decision::{Key, Moment, RECHECK_INTERVAL, Snapshot as _};
 use crate::error::{Context, Error, Result};
 use crate::name::LockName;
 use crate::observer::HostFacts;
-use crate::open_file::Handle;
+use crate::open_file::{Found as FoundRecord, Until};
 use crate::record::{Format, Kind, Mode};
 use crate::status::{KeptPlace, Waiter};
 use crate::sys::directory::{record_is_locked, sync_file};
@@ -110,7 +110,7 @@ impl Files {
                     }
                     true
                 }
-                Change::Remove(judged, _) => commit::remove(&guard, &snapshot, &judged)?,
+                Change::Remove(judged, _) => commit::remove(&snapshot, &judged)?,
                 Change::Renew(judged, live) => {
                     let file = commit::renew(&snapshot, &judged, &live)?;
                     let is_lease = judged
@@ -135,7 +135,7 @@ impl Files {
                         .partition(|judged| judged.verdict.is_live());
                     // Not beside the new hold: those who shared it, and were to be replaced.
                     for judged in live {
-                        if !commit::remove(&guard, &snapshot, &judged)? {
+                        if !commit::remove(&snapshot, &judged)? {
                             continue 'attempts;
                         }
                         displaced.push(judged);
@@ -149,7 +149,7 @@ impl Files {
                     updated.hold = Some(Box::new(held));
                     // What cannot be removed stays, such as another user's: it does no harm, and the hold
                     // is in force already.
-                    let remove = |judged: &_| commit::remove(&guard, &snapshot, judged);
+                    let remove = |judged: &_| commit::remove(&snapshot, judged);
                     dead.retain(|judged| matches!(remove(judged), Ok(true)));
                     dead.append(&mut displaced);
                     updated.removed = dead;
@@ -245,7 +245,7 @@ impl Backend for Files {
     }
 
     /// Takes no guard: a lock that is taken or released meanwhile may be missing or not.
-    fn list(&self, each: &mut dyn FnMut(Moment, FoundRecord<Handle>)) -> Result<Vec<Error>> {
+    fn list(&self, each: &mut dyn FnMut(Moment, FoundRecord)) -> Result<Vec<Error>> {
         let Some(root) = self.open()? else {
             return Ok(Vec::new());
         };
@@ -304,12 +304,7 @@ impl Contender for FilesContender<'_> {
         self.place.as_ref().map(|place| place.number)
     }
 
-    fn sleep(
-        &mut self,
-        until: &Until<Handle>,
-        limit: Patience<'_>,
-        is_unchanged: &mut dyn FnMut() -> bool,
-    ) {
+    fn sleep(&mut self, until: &Until, limit: Patience<'_>, is_unchanged: &mut IsUnchanged<'_>) {
         if let Some(place) = &mut self.place {
             place.prepare();
         }

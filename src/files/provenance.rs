@@ -1,15 +1,15 @@
 //! Where a record belongs, as it says itself.
 
 use super::layout;
-use crate::decision::{Found, Key};
+use crate::decision::Key;
 use crate::name::LockName;
-use crate::open_file::Handle;
+use crate::open_file::Found;
 use crate::record::Record;
 use crate::status::Provenance;
 
 /// Where a found record was written. Only one that was written here makes others send signals or write into it:
 /// its file may have been renamed, linked or copied from elsewhere. `None`: it does not say.
-pub(crate) fn of(found: &Found<Handle>) -> Option<Provenance> {
+pub(crate) fn of(found: &Found) -> Option<Provenance> {
     let record = found.content.record()?;
     record.origin.as_ref()?;
     Some(if !found.facts.same_store {

@@ -23,11 +23,11 @@ use super::layout::{self, Entry};
 use super::place::{Place, prune_waiting, queue_parts, waiting_parts};
 use super::reservations::{self, FlatReservations, Reservations};
 use super::tickets::{TicketName, Tickets};
-use crate::decision::{Request, Ticket};
+use crate::decision::Request;
 use crate::error::Result;
 use crate::identity::Pid;
 use crate::name::LockName;
-use crate::open_file::{Handle, OpenFile, read_all};
+use crate::open_file::{OpenFile, Ticket, read_all};
 use crate::record::MAX_RECORD_BYTES;
 use crate::status::{KeptPlace, Waiter};
 use crate::sys::directory::{Directory, Found, record_is_locked};
@@ -36,7 +36,7 @@ use crate::ticket::{self, TicketContent};
 
 /// The process of the waiter of a ticket, unless it is in another PID namespace, where its PID means another
 /// one.
-pub(super) fn visible_pid(ticket: &Ticket<Handle>) -> Option<Pid> {
+pub(super) fn visible_pid(ticket: &Ticket) -> Option<Pid> {
     let own = process::pid_namespace();
     let observer = ticket.request.observer.as_ref();
     let is_visible = observer.is_none_or(|observer| observer.pid_namespace == own);
@@ -272,7 +272,7 @@ impl<'a> Queue<'a> {
     }
 
     /// A ticket that was listed; `None` if its waiter is dead. `remove`: then the ticket goes, too.
-    pub(super) fn ticket(&self, number: u64, remove: bool) -> Option<Ticket<Handle>> {
+    pub(super) fn ticket(&self, number: u64, remove: bool) -> Option<Ticket> {
         let (written, file) = self.read(number, remove)?;
         Some(Ticket {
             number,

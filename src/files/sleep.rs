@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use super::guard::Blocking;
 use super::queue::visible_pid;
-use crate::backend::BackOff;
+use crate::backend::{BackOff, IsUnchanged};
 use crate::decision::verdict::{Evidence, Reason, State};
-use crate::decision::{Judged, Ticket, Until};
 use crate::identity::Pid;
-use crate::open_file::{Handle, OpenFile, file_of};
+use crate::open_file::{Judged, OpenFile, Ticket, Until, file_of};
 use crate::record::{Kind, Record};
 use crate::sys::directory::record_is_locked;
 use crate::sys::process::{boottime, is_stopped, presence};
@@ -61,9 +60,9 @@ impl Sleeper {
     /// Whether something happened that may change the decision.
     pub(super) fn sleep(
         &mut self,
-        until: &Until<Handle>,
+        until: &Until,
         at_most: Duration,
-        is_unchanged: &mut dyn FnMut() -> bool,
+        is_unchanged: &mut IsUnchanged<'_>,
     ) -> bool {
         let slept = match until {
             Until::LeftQueue(ticket, interval) => {
@@ -88,9 +87,9 @@ impl Sleeper {
     /// Sleeps until another waiter leaves the queue, or is stopped.
     fn sleep_on_waiter(
         &mut self,
-        ticket: &Ticket<Handle>,
+        ticket: &Ticket,
         at_most: Duration,
-        is_unchanged: &mut dyn FnMut() -> bool,
+        is_unchanged: &mut IsUnchanged<'_>,
     ) -> io::Result<()> {
         let open = file_of(&ticket.handle)?;
         let waiter = visible_pid(ticket);
@@ -121,9 +120,9 @@ impl Sleeper {
 
     fn sleep_on_hold(
         &mut self,
-        judged: &Judged<Handle>,
+        judged: &Judged,
         at_most: Duration,
-        is_unchanged: &mut dyn FnMut() -> bool,
+        is_unchanged: &mut IsUnchanged<'_>,
     ) -> io::Result<()> {
         let open = file_of(&judged.found.handle)?;
         if judged.verdict.evidence == Evidence::KernelLock {
@@ -150,7 +149,7 @@ impl Sleeper {
         open: &OpenFile,
         process: Option<Pid>,
         at_most: Duration,
-        is_unchanged: &mut dyn FnMut() -> bool,
+        is_unchanged: &mut IsUnchanged<'_>,
     ) -> io::Result<bool> {
         // One that has ended and left the lock to another would wake it at once, again and again.
         let Some(process) = process.filter(|pid| is_running(*pid)) else {
@@ -190,9 +189,9 @@ impl Sleeper {
     /// Sleeps until something happens to one of these holds.
     fn sleep_on_events(
         &mut self,
-        holders: &[Judged<Handle>],
+        holders: &[Judged],
         mut at_most: Duration,
-        is_unchanged: &mut dyn FnMut() -> bool,
+        is_unchanged: &mut IsUnchanged<'_>,
     ) -> io::Result<()> {
         if holders.is_empty() || !holders.iter().all(is_woken_by_events) {
             return Err(io::ErrorKind::Unsupported.into());
@@ -234,7 +233,7 @@ impl Sleeper {
     }
 
     /// Sleeps for a while, or until the process ends that has locked a file. Nothing tells of another end of such a lock.
-    pub(crate) fn sleep_on_locker(&mut self, until: &Until<Handle>, at_most: Duration) {
+    pub(crate) fn sleep_on_locker(&mut self, until: &Until, at_most: Duration) {
         let at_most = at_most.min(self.next_back_off());
         let locker = match until {
             Until::Released(judged) => judged.found.facts.lockers.first(),
@@ -275,7 +274,7 @@ impl Sleeper {
 
 /// A hold can end before its kernel lock does: a process that its command left behind may keep the
 /// descriptor. Only a wrapper unlocks it then.
-fn lock_recheck(judged: &Judged<Handle>) -> Duration {
+fn lock_recheck(judged: &Judged) -> Duration {
     let has_wrapper = judged
         .record()
         .is_some_and(|record| record.kind == Kind::Run && !record.exec);
@@ -286,7 +285,7 @@ fn lock_recheck(judged: &Judged<Handle>) -> Duration {
     }
 }
 
-fn is_woken_by_events(judged: &Judged<Handle>) -> bool {
+fn is_woken_by_events(judged: &Judged) -> bool {
     judged.found.facts.shares_kernel_locks
         && match judged.verdict.reason {
             Reason::Unverified(_) => false,

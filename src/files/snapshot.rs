@@ -3,7 +3,6 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,14 +16,13 @@ use super::place::Place;
 use super::queue::{self, Listed, Queue};
 use crate::backend::{Backend as _, LockSnapshot};
 use crate::decision::{
-    Found, Index, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot, Ticket, Want,
-    counts,
+    Index, Key, Moment, Observer, ProcessFact, Request, Revision, Snapshot, Visit, Want, counts,
 };
 use crate::error::{Context, Error, Result};
 use crate::identity::{Pid, ProcessId};
 use crate::name::LockName;
 use crate::observer;
-use crate::open_file::{Handle, OpenFile};
+use crate::open_file::{Found, Handle, OpenFile, Ticket};
 use crate::record::{Format, Record};
 use crate::status::Waiter;
 use crate::sys::directory::{Directory, Kind};
@@ -63,10 +61,10 @@ pub(super) struct Known<'a> {
 type KnownDirectory = (Vec<OsString>, Option<Arc<Directory>>);
 
 /// Records that are read one after the other, and errors.
-type Records<'s> = Box<dyn Iterator<Item = Result<Found<Handle>>> + 's>;
+type Records<'s> = Box<dyn Iterator<Item = Result<Found>> + 's>;
 
 /// These records, or why they cannot be read.
-fn records<'s>(found: Result<Vec<Found<Handle>>>) -> Records<'s> {
+fn records<'s>(found: Result<Vec<Found>>) -> Records<'s> {
     match found {
         Ok(found) => Box::new(found.into_iter().map(Ok)),
         Err(error) => Box::new(std::iter::once(Err(error))),
@@ -79,7 +77,7 @@ struct SharedDirectory {
     entries: Vec<SharedEntry>,
     only_removable: Option<u32>,
     /// All of the records, once they were read.
-    found: OnceCell<Vec<Found<Handle>>>,
+    found: OnceCell<Vec<Found>>,
 }
 
 type SharedEntry = (Index, OsString, Kind);
@@ -134,7 +132,7 @@ impl<'a> FilesSnapshot<'a> {
         }))
     }
 
-    fn found(&self, key: Key, on_disk: OnDisk) -> Result<Option<Found<Handle>>> {
+    fn found(&self, key: Key, on_disk: OnDisk) -> Result<Option<Found>> {
         Ok(match on_disk {
             OnDisk::Nothing => None,
             OnDisk::NotRegular(kind) => {
@@ -278,14 +276,14 @@ impl<'a> FilesSnapshot<'a> {
         shared: &SharedDirectory,
         name: &LockName,
         entries: impl IntoIterator<Item = &'e SharedEntry>,
-    ) -> Result<Vec<Found<Handle>>> {
+    ) -> Result<Vec<Found>> {
         let records = entries.into_iter();
         let records = records.map(|entry| self.shared_record(shared, name, entry));
         records.filter_map(Result::transpose).collect()
     }
 
     /// The record of a file that was listed.
-    fn listed(&self, key: Key, place: &LockPath, kind: Kind) -> Result<Vec<Found<Handle>>> {
+    fn listed(&self, key: Key, place: &LockPath, kind: Kind) -> Result<Vec<Found>> {
         let found = self.found(key, place.read_listed(kind)?)?;
         Ok(found.into_iter().collect())
     }
@@ -295,11 +293,8 @@ impl<'a> FilesSnapshot<'a> {
         shared: &SharedDirectory,
         name: &LockName,
         (index, file, kind): &SharedEntry,
-    ) -> Result<Option<Found<Handle>>> {
-        let key = Key {
-            name: name.clone(),
-            index: Some(*index),
-        };
+    ) -> Result<Option<Found>> {
+        let key = Key::of(name, Some(*index));
         let place = LockPath {
             directory: Arc::clone(&shared.directory),
             file: file.clone(),
@@ -416,7 +411,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
     }
 
     /// Under the guard, a takeover that was killed is finished or reverted first.
-    fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
+    fn exclusive(&self, name: &LockName) -> Result<Option<Found>> {
         let key = Key::exclusive(name);
         let Some(place) = self.at(&key)? else {
             return Ok(None);
@@ -431,7 +426,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         self.found(key, on_disk)
     }
 
-    fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
+    fn shared(&self, name: &LockName) -> Result<Vec<Found>> {
         let shared = self.shared_of(name)?;
         if let Some(found) = shared.found.get() {
             return Ok(found.clone());
@@ -440,7 +435,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         Ok(shared.found.get_or_init(|| found).clone())
     }
 
-    fn shared_beside(&self, request: &Request, name: &LockName) -> Result<Vec<Found<Handle>>> {
+    fn shared_beside(&self, request: &Request, name: &LockName) -> Result<Vec<Found>> {
         let shared = self.shared_of(name)?;
         let (asker, count) = (request.asker_digest(), shared.entries.len());
         if count <= SHARED_READ || !self.takeover_is_safe() {
@@ -462,7 +457,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         Ok(numbers.collect())
     }
 
-    fn shared_shown(&self, name: &LockName, shown: &Revision) -> Result<Option<Found<Handle>>> {
+    fn shared_shown(&self, name: &LockName, shown: &Revision) -> Result<Option<Found>> {
         let shared = self.shared_of(name)?;
         for entry in &shared.entries {
             let facts = shared.directory.facts(&entry.1);
@@ -477,11 +472,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         Ok(None)
     }
 
-    fn below(
-        &self,
-        name: &LockName,
-        visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn below(&self, name: &LockName, visit: &mut Visit<'_, Handle>) -> Result<()> {
         if name.is_path() {
             return Ok(());
         }
@@ -526,16 +517,16 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
         Ok(())
     }
 
-    fn ticket(&self, number: u64) -> Result<Option<Ticket<Handle>>> {
+    fn ticket(&self, number: u64) -> Result<Option<Ticket>> {
         Ok(self.queue().ticket(number, self.guard.is_some()))
     }
 
-    fn is_stopped(&self, ticket: &Ticket<Handle>) -> bool {
+    fn is_stopped(&self, ticket: &Ticket) -> bool {
         queue::visible_pid(ticket).is_some_and(process::is_stopped)
     }
 
     #[cold]
-    fn waiters_inside(&self) -> Result<Vec<Ticket<Handle>>> {
+    fn waiters_inside(&self) -> Result<Vec<Ticket>> {
         // Not the queue before the caller alone.
         let queue = Queue::open(self.root);
         let mut numbers: Vec<u64> = queue.all().iter().map(Listed::number).collect();
@@ -548,7 +539,7 @@ impl Snapshot<Handle> for FilesSnapshot<'_> {
     }
 
     #[cold]
-    fn is_awaited(&self, waiter: Option<&Ticket<Handle>>, hold: &Found<Handle>) -> bool {
+    fn is_awaited(&self, waiter: Option<&Ticket>, hold: &Found) -> bool {
         let user = |handle: &Handle| handle.as_deref().and_then(OpenFile::owner);
         let process = match waiter {
             None => Some(Pid::of_self()),

@@ -51,7 +51,7 @@ impl Attempt {
         }
     }
 
-    fn has_taken(&self, place: &LockPath) -> io::Result<bool> {
+    fn has_taken(&self, place: &LockPath) -> Result<bool> {
         let mut taken = self.taken.borrow_mut();
         let Some(file) = taken.as_ref() else {
             return Ok(false);
@@ -73,7 +73,7 @@ pub(super) fn ask(
     attempt: Option<&Attempt>,
 ) -> Result<KernelLock> {
     if let Some(attempt) = attempt
-        && attempt.has_taken(place).context("inspect", &place.path)?
+        && attempt.has_taken(place)?
     {
         return Ok(KernelLock::Free);
     }
@@ -108,8 +108,7 @@ pub(super) fn ask(
                 is_shared: false,
             });
         }
-        let is_named = place.is_named(&file);
-        if is_named.context("inspect", &place.path)? {
+        if place.is_named(&file)? {
             *attempt.taken.borrow_mut() = Some(file);
             return Ok(KernelLock::Free);
         }

@@ -1,6 +1,5 @@
 //! A kernel lock that this process has.
 
-use std::any::Any;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -21,10 +20,6 @@ pub(super) struct FlockHold {
 }
 
 impl HeldRecord for FlockHold {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
     fn record(&self) -> &Record {
         &self.record
     }

@@ -7,7 +7,6 @@ mod hold;
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::io;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +16,19 @@ use chrono::SubsecRound as _;
 use hold::FlockHold;
 
 use crate::backend::{
-    Ask, Asked, BackOff, Backend, Change, Contender, Entry, LockSnapshot, Patience, Plan,
-    QueuePlace, Ttl, Updated, WhyNot,
+    Ask, Asked, BackOff, Backend, Change, Contender, Entry, IsUnchanged, LockSnapshot, Patience,
+    Plan, Ttl, Updated, WhyNot,
 };
-use crate::decision::{Facts, Found, Judged, Key, Moment, Observer, Snapshot, Until};
+use crate::decision::{Facts, Key, Moment, Observer, Snapshot, Visit};
 use crate::error::{Context, Error, Result};
 use crate::files::layout::{self, Layout};
 use crate::files::{LockPath, Root, Sleeper, found, not_a_lock, number_by_clock, wall_clock};
 use crate::identity::ProcessId;
 use crate::name::LockName;
 use crate::observer::{self, HostFacts};
-use crate::open_file::{Handle, file_of};
+use crate::open_file::{Found, Handle, Judged, Until, file_of};
 use crate::record::{Content, Format, Mode, Record};
 use crate::sys::directory::move_to_high_fd;
-use crate::sys::wait::Watch;
 use crate::sys::{HAS_FLOCK, KernelLockCall, not_found};
 
 /// The files of a directory.
@@ -152,7 +150,7 @@ impl Backend for Flock {
         })
     }
 
-    fn list(&self, _each: &mut dyn FnMut(Moment, Found<Handle>)) -> Result<Vec<Error>> {
+    fn list(&self, _each: &mut dyn FnMut(Moment, Found)) -> Result<Vec<Error>> {
         Err(self.unsupported("its files cannot be listed: use `onehold check FILE`"))
     }
 }
@@ -168,7 +166,7 @@ struct FlockSnapshot<'a> {
 
 impl FlockSnapshot<'_> {
     /// `None`: it is free. One of readers has an index.
-    fn look(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
+    fn look(&self, name: &LockName) -> Result<Option<Found>> {
         let place = LockPath {
             directory: Arc::clone(&self.root.directory),
             file: layout::file_name(name),
@@ -188,10 +186,7 @@ impl FlockSnapshot<'_> {
                     lockers,
                     is_shared,
                 } => {
-                    let key = Key {
-                        name: name.clone(),
-                        index: is_shared.then(|| 0.into()),
-                    };
+                    let key = Key::of(name, is_shared.then(|| 0.into()));
                     let facts = Facts {
                         kernel_lock,
                         lockers,
@@ -244,12 +239,12 @@ impl Snapshot<Handle> for FlockSnapshot<'_> {
         observer::descends_from(process)
     }
 
-    fn exclusive(&self, name: &LockName) -> Result<Option<Found<Handle>>> {
+    fn exclusive(&self, name: &LockName) -> Result<Option<Found>> {
         let found = self.look(name)?;
         Ok(found.filter(|found| found.key.index.is_none()))
     }
 
-    fn shared(&self, name: &LockName) -> Result<Vec<Found<Handle>>> {
+    fn shared(&self, name: &LockName) -> Result<Vec<Found>> {
         // Who tries to take the lock has been told by the kernel whether it shares it.
         if self.attempt.is_some() {
             return Ok(Vec::new());
@@ -258,11 +253,7 @@ impl Snapshot<Handle> for FlockSnapshot<'_> {
         Ok(readers.into_iter().collect())
     }
 
-    fn below(
-        &self,
-        _name: &LockName,
-        _visit: &mut dyn FnMut(Found<Handle>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn below(&self, _name: &LockName, _visit: &mut Visit<'_, Handle>) -> Result<()> {
         Ok(())
     }
 }
@@ -283,7 +274,7 @@ struct FlockContender<'a> {
 
 impl FlockContender<'_> {
     /// Blocks until the lock that was found is taken.
-    fn lock(&self, judged: &Judged<Handle>, at_most: Duration) -> io::Result<Option<File>> {
+    fn lock(&self, judged: &Judged, at_most: Duration) -> io::Result<Option<File>> {
         let open = file_of(&judged.found.handle)?;
         let is_shared = self.is_shared;
         open.with_file(|file| {
@@ -315,16 +306,7 @@ impl Contender for FlockContender<'_> {
         Ok(Some(updated))
     }
 
-    fn place(&self) -> Option<u64> {
-        None
-    }
-
-    fn sleep(
-        &mut self,
-        until: &Until<Handle>,
-        limit: Patience<'_>,
-        _is_unchanged: &mut dyn FnMut() -> bool,
-    ) {
+    fn sleep(&mut self, until: &Until, limit: Patience<'_>, _is_unchanged: &mut IsUnchanged<'_>) {
         let at_most = limit.slice();
         if !self.takes {
             self.sleeper.sleep_on_locker(until, at_most);
@@ -338,9 +320,5 @@ impl Contender for FlockContender<'_> {
         if let Some(granted) = self.sleeper.woken_by(slept, at_most) {
             self.granted = granted;
         }
-    }
-
-    fn served(&mut self) -> (Option<Box<dyn QueuePlace>>, Option<Watch>) {
-        (None, None)
     }
 }

@@ -9,17 +9,15 @@ use super::journal::action_on;
 use super::lock::Lock;
 use super::unfinished::{author, is_orphaned_ending, tell_server};
 use super::wait::{MaxWaiting, Wait, WaitDecision};
-use crate::backend::{
-    Backend, Change, Contender, Entry, HeldRecord, LockSnapshot, QueueChange, QueuePlace,
-};
+use crate::backend::{Backend, Change, Entry, HeldRecord, LockSnapshot, QueueChange, QueuePlace};
 use crate::decision::{
-    Asker, Cycle, Decision, Judged, Obstacle, Request, Until, awaits_confirmation, cycle, decide,
-    judge_found, next_in_turn, until, waiting_for,
+    Asker, Cycle, Decision, Request, awaits_confirmation, cycle, decide, next_in_turn, until,
+    waiting_for,
 };
 use crate::error::{Error, Result};
 use crate::identity::Pid;
 use crate::journal_line::Action;
-use crate::open_file::Handle;
+use crate::open_file::{Judged, Obstacle, Until};
 use crate::record::{Content, Kind, Record};
 use crate::status::Status;
 use crate::sys::process::boottime;
@@ -121,11 +119,11 @@ impl Blocked {
 )]
 enum Next {
     /// The new hold replaces these.
-    Take(Vec<Judged<Handle>>),
+    Take(Vec<Judged>),
     /// The same holder already has the lock, by this hold.
-    Mine(Judged<Handle>),
+    Mine(Judged),
     /// By a hold or a waiter.
-    Blocked(Obstacle<Handle>, Why),
+    Blocked(Obstacle, Why),
     Sleep(Box<Sleep>),
 }
 
@@ -136,29 +134,25 @@ enum Why {
     /// So many wait already.
     QueueFull(usize),
     /// A wait would complete the cycle of these holds.
-    Deadlock(Vec<Judged<Handle>>),
+    Deadlock(Vec<Judged>),
 }
 
 impl Why {
-    fn waiting(&self) -> Option<usize> {
+    fn add_to(self, blocked: &mut Blocked, lock: &Lock) {
         match self {
-            Self::QueueFull(waiting) => Some(*waiting),
-            Self::Held | Self::Deadlock(_) => None,
-        }
-    }
-
-    fn cycle(&self) -> &[Judged<Handle>] {
-        match self {
-            Self::Deadlock(holds) => holds,
-            Self::Held | Self::QueueFull(_) => &[],
+            Self::Held => {}
+            Self::QueueFull(waiting) => blocked.waiting = Some(waiting),
+            Self::Deadlock(holds) => {
+                blocked.deadlock = holds.iter().map(|hold| lock.status(hold)).collect();
+            }
         }
     }
 }
 
 /// What a waiter sleeps on.
 struct Sleep {
-    obstacle: Obstacle<Handle>,
-    until: Until<Handle>,
+    obstacle: Obstacle,
+    until: Until,
     /// The process that acquires the hold has not confirmed it yet.
     is_unconfirmed: bool,
     /// When the state of the lock is certain, if it is not: a hold is confirmed or not, or a dead one can be
@@ -251,7 +245,10 @@ pub(super) fn attempt(
             return Err(Error::Canceled);
         }
         let shows = wait.shows_position;
-        let status = || status_of_wait(lock, &*contender, &sleep.obstacle, shows);
+        let status = || Status {
+            position: shows.then(|| contender.position(lock.name())).flatten(),
+            ..lock.obstacle_status(&sleep.obstacle)
+        };
         // Also who does not wait wants to know whether a hold is confirmed.
         let may_stop = wait.is_wanted() || !sleep.is_unconfirmed;
         if may_stop && wait.should_stop(sleep.certain_in.is_some(), status) {
@@ -274,12 +271,10 @@ pub(super) fn attempt(
     // It is not among the waiters any more.
     drop(contender);
     let status = lock.status_in_the_way(&obstacle, &request, wait.without_waiters)?;
-    Ok(Attempt::Blocked(Blocked {
-        waiting: why.waiting(),
-        deadlock: why.cycle().iter().map(|hold| lock.status(hold)).collect(),
-        kept_position,
-        ..Blocked::new(status, wait.waited())
-    }))
+    let mut blocked = Blocked::new(status, wait.waited());
+    blocked.kept_position = kept_position;
+    why.add_to(&mut blocked, lock);
+    Ok(Attempt::Blocked(blocked))
 }
 
 impl Lock {
@@ -287,7 +282,7 @@ impl Lock {
     /// shown `without_waiters`.
     pub(super) fn status_in_the_way(
         &self,
-        obstacle: &Obstacle<Handle>,
+        obstacle: &Obstacle,
         request: &Request,
         without_waiters: bool,
     ) -> Result<Status> {
@@ -309,8 +304,8 @@ impl Lock {
         &self,
         held: Box<dyn HeldRecord>,
         (place, watch): (Option<Box<dyn QueuePlace>>, Option<Watch>),
-        mut displaced: Vec<Judged<Handle>>,
-        removed: Vec<Judged<Handle>>,
+        mut displaced: Vec<Judged>,
+        removed: Vec<Judged>,
     ) -> Hold {
         let mut warnings = Vec::new();
         for judged in removed {
@@ -356,20 +351,6 @@ impl Lock {
     }
 }
 
-/// What the callbacks of a wait are shown.
-fn status_of_wait(
-    lock: &Lock,
-    contender: &dyn Contender,
-    obstacle: &Obstacle<Handle>,
-    with_position: bool,
-) -> Status {
-    let position = with_position.then(|| contender.position(lock.name()));
-    Status {
-        position: position.flatten(),
-        ..lock.obstacle_status(obstacle)
-    }
-}
-
 /// Notes behind what and how many the caller waits.
 fn note_wait(sleep: &Sleep, request: &mut Request, draft: &mut Record) {
     if let Some(asked) = &mut draft.asked {
@@ -391,7 +372,7 @@ fn survives(hold: &mut dyn HeldRecord) -> Result<bool> {
 }
 
 /// The hold in the way, if its work is being ended by a process that is gone.
-fn unfinished(next: &Next) -> Option<&Judged<Handle>> {
+fn unfinished(next: &Next) -> Option<&Judged> {
     let obstacle = match next {
         Next::Blocked(obstacle, Why::Held) => obstacle,
         Next::Sleep(sleep) if !sleep.is_unconfirmed => &sleep.obstacle,
@@ -424,10 +405,10 @@ fn plan<'d>(
 ) -> Result<(Change<'d>, Next)> {
     Ok(match decide(request, snapshot)? {
         Decision::Take { put, remove } => {
-            let mut displaced: Vec<Judged<_>> = Vec::new();
+            let mut displaced: Vec<Judged> = Vec::new();
             for judged in put.iter().filter_map(|(_, replaced)| replaced.as_ref()) {
                 // One hold may have had several of the names.
-                let is_it = |known: &Judged<_>| known.found.revision == judged.found.revision;
+                let is_it = |known: &Judged| known.found.revision == judged.found.revision;
                 if !displaced.iter().any(is_it) {
                     displaced.push(judged.clone());
                 }
@@ -456,7 +437,7 @@ fn plan<'d>(
                 record.live = live;
             }
             // The change may have extended it.
-            let judged = judge_found(request, snapshot, judged.found);
+            let judged = request.judge(snapshot, judged.found);
             (change, Next::Mine(judged))
         }
         Decision::Blocked(judged) => (
@@ -484,7 +465,7 @@ fn plan<'d>(
 
 /// Queues behind an obstacle and sleeps, or is blocked by it: who does not wait, or not behind so many.
 fn plan_wait<'d>(
-    obstacle: Obstacle<Handle>,
+    obstacle: Obstacle,
     request: &Request,
     snapshot: &dyn LockSnapshot,
     draft: &'d Record,
@@ -589,24 +570,20 @@ impl Queueing {
 }
 
 /// Whether there is no longer a holder, and the lock can be taken soon.
-fn is_ripening(obstacle: &Obstacle<Handle>) -> bool {
+fn is_ripening(obstacle: &Obstacle) -> bool {
     matches!(obstacle, Obstacle::Hold(judged) if judged.verdict.takeable_in.is_some())
 }
 
 /// Who has written a shared record cannot be found out once its file is removed.
 #[cold]
 #[inline(never)]
-fn ask_for_author(judged: &Judged<Handle>) {
+fn ask_for_author(judged: &Judged) {
     let _ = author(judged);
 }
 
 /// Whether the same hold is still in the way. Asked once a watch is set, so that no change between
 /// the decision and the watch is missed.
-pub(super) fn is_unchanged(
-    backend: &dyn Backend,
-    request: &Request,
-    obstacle: &Obstacle<Handle>,
-) -> bool {
+pub(super) fn is_unchanged(backend: &dyn Backend, request: &Request, obstacle: &Obstacle) -> bool {
     let Obstacle::Hold(before) = obstacle else {
         return true;
     };

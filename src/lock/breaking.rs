@@ -13,11 +13,11 @@ use super::unfinished::{
 use crate::backend::{Change, Entry};
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::{Evidence, Reason};
-use crate::decision::{Asker, Judged, Revision};
+use crate::decision::{Asker, Revision};
 use crate::error::{Context, Error, Result};
 use crate::identity::ProcessId;
 use crate::journal_line::Action;
-use crate::open_file::Handle;
+use crate::open_file::Judged;
 use crate::record::{KILL_AFTER, Kind};
 use crate::status::{KeptPlace, Status};
 use crate::sys::process::start_ticks;
@@ -65,13 +65,13 @@ pub type OnBreak<'a> = dyn FnMut(Duration) -> bool + 'a;
 
 /// Result of the removal of a hold.
 enum Removal {
-    Done(Judged<Handle>),
+    Done(Judged),
     Nothing,
-    Changed(Judged<Handle>),
+    Changed(Judged),
     /// It is still there, because it was not to be removed as it is.
-    Spared(Judged<Handle>),
+    Spared(Judged),
     /// It is still there, because the process that acquires it has not confirmed it yet.
-    Unconfirmed(Judged<Handle>),
+    Unconfirmed(Judged),
 }
 
 /// Result of ending the work of a hold.
@@ -95,7 +95,7 @@ impl Lock {
         // What runs on another machine is ended there, by the keeper, when the hold is removed.
         let is_here = !self.store.is_remote();
         let is_spared =
-            |own: &Judged<Handle>| is_here && (is_run_at_work(own) || is_locked_by_unknown(own));
+            |own: &Judged| is_here && (is_run_at_work(own) || is_locked_by_unknown(own));
         let own = match self.remove_shown(shown, is_spared)? {
             Removal::Spared(own) => own,
             removal => return Ok(self.broken(removal)),
@@ -105,7 +105,7 @@ impl Lock {
             let lockers = own.found.facts.lockers.iter().copied();
             Work::Left(lockers.map(ProcessId::of).collect(), None)
         } else {
-            self.end_work(shown, &own, on_break)?
+            self.end_work(&own, on_break)?
         };
         if let Work::Left(processes, look_failed) = work {
             // The hold may have ended by itself meanwhile. If its file was gone before its author was asked for,
@@ -206,7 +206,7 @@ impl Lock {
     fn remove_shown(
         &self,
         shown: &Revision,
-        is_spared: impl Fn(&Judged<Handle>) -> bool,
+        is_spared: impl Fn(&Judged) -> bool,
     ) -> Result<Removal> {
         let request = self.request(&Options::new(), Asker::Caller);
         loop {
@@ -266,15 +266,10 @@ impl Lock {
         Break::Done { was, warnings }
     }
 
-    fn end_work(
-        &self,
-        shown: &Revision,
-        own: &Judged<Handle>,
-        on_break: &mut OnBreak<'_>,
-    ) -> Result<Work> {
+    fn end_work(&self, own: &Judged, on_break: &mut OnBreak<'_>) -> Result<Work> {
         if let Some((record, wrapper)) = live_wrapper(own) {
             match tell_wrapper(wrapper, record.hold, author(own)) {
-                Ok(()) => match self.wait_for_wrapper(shown, own, wrapper, on_break)? {
+                Ok(()) => match self.wait_for_wrapper(own, on_break)? {
                     Work::Orphaned => {}
                     work => return Ok(work),
                 },
@@ -286,25 +281,19 @@ impl Lock {
                 Err(error) => return Err(error).context("signal the wrapper of", &self.path()),
             }
         }
-        self.end_orphaned_work(shown, own, on_break)
+        self.end_orphaned_work(own, on_break)
     }
 
     /// Waits while the wrapper ends its work. It removes its record then; but a caller that takes the lock by force
     /// removes it at once.
-    fn wait_for_wrapper(
-        &self,
-        shown: &Revision,
-        own: &Judged<Handle>,
-        wrapper: ProcessId,
-        on_break: &mut OnBreak<'_>,
-    ) -> Result<Work> {
+    fn wait_for_wrapper(&self, own: &Judged, on_break: &mut OnBreak<'_>) -> Result<Work> {
         let told_at = clock();
         let mut last_seen = own.clone();
         loop {
-            let found = self.look_shown(shown)?;
+            let found = self.look_shown(&own.found.revision)?;
             let is_removed = found.is_none();
             last_seen = found.unwrap_or(last_seen);
-            let Some((record, _)) = live_wrapper(&last_seen) else {
+            let Some((record, wrapper)) = live_wrapper(&last_seen) else {
                 return Ok(Work::Orphaned);
             };
             if is_removed && left_behind(&last_seen).is_over {
@@ -335,16 +324,11 @@ impl Lock {
     }
 
     /// Ends the work of a hold without a wrapper that would.
-    fn end_orphaned_work(
-        &self,
-        shown: &Revision,
-        last_seen: &Judged<Handle>,
-        on_break: &mut OnBreak<'_>,
-    ) -> Result<Work> {
+    fn end_orphaned_work(&self, last_seen: &Judged, on_break: &mut OnBreak<'_>) -> Result<Work> {
         let request = self.request(&Options::new(), Asker::Caller);
         let note_begin = |note: bool| {
             self.store.update(Entry::EXISTING, |snapshot| {
-                let own = self.shown(&request, snapshot, shown)?;
+                let own = self.shown(&request, snapshot, &last_seen.found.revision)?;
                 let change = match own.as_ref().and_then(|own| Some((own, own.record()?))) {
                     Some((own, record)) if note && record.live.ending.is_none() => {
                         let mut live = record.live.clone();
@@ -410,7 +394,7 @@ impl Lock {
     }
 
     /// Notes that TERM was sent to the work of a hold without a wrapper, so that no process sends it again.
-    pub(super) fn note_told(&self, judged: &Judged<Handle>) {
+    pub(super) fn note_told(&self, judged: &Judged) {
         let Some(record) = judged.record() else {
             return;
         };
@@ -425,7 +409,7 @@ impl Lock {
 
 /// What is left of the work of a hold whose record is gone. If it has ended by itself, its wrapper is gone, too, and what
 /// its command has left behind keeps running.
-fn left_behind(last_seen: &Judged<Handle>) -> Remaining {
+fn left_behind(last_seen: &Judged) -> Remaining {
     let is_given_back = live_wrapper(last_seen)
         .is_some_and(|(record, wrapper)| record.live.ending.is_none() && wrapper.has_ended());
     let mut left = look(marks_of(last_seen));
@@ -435,7 +419,7 @@ fn left_behind(last_seen: &Judged<Handle>) -> Remaining {
 
 /// A hold whose kernel lock is taken, and whose record does not say by which work: another version of
 /// onehold wrote it, or its process has ended and others have locked the file.
-fn is_locked_by_unknown(own: &Judged<Handle>) -> bool {
+fn is_locked_by_unknown(own: &Judged) -> bool {
     matches!(
         own.verdict.reason,
         Reason::UnknownVersion(_) | Reason::Locked
@@ -443,7 +427,7 @@ fn is_locked_by_unknown(own: &Judged<Handle>) -> bool {
 }
 
 /// A live `run` of this library, whose work can be ended.
-fn is_run_at_work(own: &Judged<Handle>) -> bool {
+fn is_run_at_work(own: &Judged) -> bool {
     own.record()
         .is_some_and(|record| record.kind == Kind::Run && record.origin.is_some())
         && own.verdict.is_certainly_held()

@@ -9,10 +9,10 @@ use super::unfinished::settle;
 use crate::backend::{Change, Entry, Patience, sleep_for};
 use crate::decision::ownership::may_clean_up;
 use crate::decision::verdict::{Reason, State};
-use crate::decision::{Asker, Judged, Request, Revision};
+use crate::decision::{Asker, Request, Revision};
 use crate::error::{Error, Result};
 use crate::journal_line::{Action, Line};
-use crate::open_file::Handle;
+use crate::open_file::Judged;
 use crate::status::Status;
 
 /// How long a cleanup waits for what may be removed soon. The rest is left.
@@ -43,7 +43,7 @@ pub struct Cleanup {
 }
 
 /// A record, and whether it was removed; `false`: it does not count as over. `None`: there is none.
-type Removal = Option<(Judged<Handle>, bool)>;
+type Removal = Option<(Judged, bool)>;
 
 impl Cleanup {
     /// Removes what is to be removed of one lock.
@@ -131,13 +131,13 @@ impl Lock {
     }
 
     /// The lines about a hold that is removed because it is over.
-    pub(super) fn lines_of_removed(&self, own: &Judged<Handle>) -> Vec<Line> {
+    pub(super) fn lines_of_removed(&self, own: &Judged) -> Vec<Line> {
         let is_noted = own.verdict.state == State::Zombie;
         self.lines(own, is_noted.then_some(Action::Cleanup), result_of)
     }
 
     /// Notes what was removed.
-    pub(super) fn note_removed(&self, own: &Judged<Handle>, cleanup: &mut Cleanup) {
+    pub(super) fn note_removed(&self, own: &Judged, cleanup: &mut Cleanup) {
         let was = self.status(own);
         let is_noted = was.verdict.state == State::Zombie;
         let warning = is_noted.then(|| self.note(Action::Cleanup, &was, None));

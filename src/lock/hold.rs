@@ -112,20 +112,12 @@ impl Hold {
         }
         let record = self.held.record();
         let names = record.all_names().map(LockName::new);
-        let mut held = names.filter_map(Result::ok).map(|name| Want {
-            name,
-            mode: record.mode,
-        });
+        let names = names.filter_map(Result::ok);
+        let mut held = names.map(|name| Want::of(&name, record.mode));
         let (holder, asker) = (record.owner.as_deref(), options.owner.as_deref());
         held.any(|held| {
-            let mut names = lock.names();
-            names.any(|name| {
-                let wanted = Want {
-                    name: name.clone(),
-                    mode: options.mode,
-                };
-                excludes(&held, holder, &wanted, asker)
-            })
+            let mut wants = lock.wants(options.mode);
+            wants.any(|wanted| excludes(&held, holder, &wanted, asker))
         })
     }
 
@@ -330,7 +322,7 @@ impl Hold {
     fn keep_or_release_record(
         &mut self,
         end: CommandEnd,
-        goes_on: &mut GoesOn<'_>,
+        goes_on: GoesOn<'_>,
     ) -> Result<ReleaseOutcome> {
         let record = self.held.record();
         let least = record.hold_at_least_ms.map(Duration::from_millis);

@@ -7,15 +7,15 @@ use chrono::{TimeDelta, Utc};
 
 use super::lock::Lock;
 use crate::backend::Backend;
+use crate::decision::Key;
 use crate::decision::verdict::{Reason, State};
-use crate::decision::{Judged, Key};
 use crate::error::{Error, Result};
 use crate::files::journal::Journal;
 use crate::journal_line::{
     self, Action, Event, HoldResult, Line, PastHold, Subject, last_events, past_holds, resolved,
     resolved_below,
 };
-use crate::open_file::Handle;
+use crate::open_file::Judged;
 use crate::record::Record;
 use crate::status::Status;
 
@@ -38,7 +38,7 @@ impl Lock {
     /// The lines about a hold that a change is going to end, for a store that writes them with the change.
     pub(super) fn lines(
         &self,
-        judged: &Judged<Handle>,
+        judged: &Judged,
         action: Option<Action>,
         result: impl FnOnce(&Status) -> HoldResult,
     ) -> Vec<Line> {
@@ -65,7 +65,7 @@ impl Lock {
     /// The lines about holds that a new one replaces, each with what is done to it if it is dead.
     pub(super) fn lines_of_replaced<'j>(
         &self,
-        replaced: impl Iterator<Item = (&'j Judged<Handle>, Action)>,
+        replaced: impl Iterator<Item = (&'j Judged, Action)>,
     ) -> Vec<Line> {
         let lines = replaced.flat_map(|(judged, if_dead)| {
             let action = action_on(judged.verdict.state, if_dead);
@@ -165,10 +165,8 @@ impl Lock {
     }
 
     fn with_subject<T>(&self, read: impl FnOnce(&Subject<'_>) -> T) -> T {
-        let shared = self.store.path_of_record(&Key {
-            name: self.name().clone(),
-            index: Some(0.into()),
-        });
+        let shared = Key::of(self.name(), Some(0.into()));
+        let shared = self.store.path_of_record(&shared);
         let store = self.store.path();
         let shared = resolved_below(&store, &shared);
         let shared = shared.to_string_lossy();

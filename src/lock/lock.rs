@@ -9,13 +9,13 @@ use crate::backend::{Asked, BackOff, Backend, LockSnapshot, Patience};
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_break;
 use crate::decision::verdict::Reason;
-use crate::decision::{Asker, Judged, Key, Observer, Request, Revision, Until, Want, judge_found};
+use crate::decision::{Asker, Key, Request, Revision, Want};
 use crate::error::{Error, Result};
 use crate::files::journal::Journal;
 use crate::identity::{Pid, ProcessId};
 use crate::journal_line::{HoldResult, Line};
 use crate::name::LockName;
-use crate::open_file::Handle;
+use crate::open_file::{Judged, Until};
 use crate::record::{Format, Mode, Record};
 use crate::status::Status;
 
@@ -120,11 +120,9 @@ impl Lock {
     /// # Errors
     /// The store cannot be read.
     pub fn store_facts(&self, status: &Status) -> Result<Option<crate::status::StoreFacts>> {
-        let key = Key {
-            name: LockName::new(&status.name)?,
-            index: status.slot.map(Into::into),
-        };
-        self.store.facts(&key)
+        let name = LockName::new(&status.name)?;
+        self.store
+            .facts(&Key::of(&name, status.slot.map(Into::into)))
     }
 
     /// Gives back the hold of a keeper that was killed, by the request that it has left, in its wrapper. Whether it
@@ -153,23 +151,15 @@ impl Lock {
     }
 
     pub(super) fn request(&self, options: &Options, asker: Asker) -> Request {
-        self.request_of(options, asker, Some(self.store.host().observer().clone()))
+        let mut request = self.unobserved_request(options, asker);
+        request.observer = Some(self.store.host().observer().clone());
+        request
     }
 
-    pub(super) fn request_of(
-        &self,
-        options: &Options,
-        asker: Asker,
-        observer: Option<Observer>,
-    ) -> Request {
+    /// The same without an observer, which is not asked for before a record is found.
+    pub(super) fn unobserved_request(&self, options: &Options, asker: Asker) -> Request {
         Request {
-            wants: self
-                .names()
-                .map(|name| Want {
-                    name: name.clone(),
-                    mode: options.mode,
-                })
-                .collect(),
+            wants: self.wants(options.mode).collect(),
             owner: options.owner.clone(),
             inside: options.inside.clone(),
             asker,
@@ -177,13 +167,12 @@ impl Lock {
             take_zombies: !options.refuse_zombies,
             replace: options.replace.clone(),
             skip_queue: options.skip_queue,
-            keep_ms: None,
-            waits_until_ms: None,
-            waits_beside: None,
-            ticket: None,
-            over: Vec::new(),
-            observer,
+            ..Request::default()
         }
+    }
+
+    pub(super) fn wants(&self, mode: Mode) -> impl Iterator<Item = Want> {
+        self.names().map(move |name| Want::of(name, mode))
     }
 
     /// The lock's own records, judged: the exclusive one first.
@@ -191,8 +180,8 @@ impl Lock {
         &self,
         request: &Request,
         snapshot: &dyn LockSnapshot,
-    ) -> Result<Vec<Judged<Handle>>> {
-        let judge = |found| judge_found(request, snapshot, found);
+    ) -> Result<Vec<Judged>> {
+        let judge = |found| request.judge(snapshot, found);
         let exclusive = snapshot.exclusive(&self.name)?;
         let mut holds = Vec::from_iter(exclusive.map(judge));
         // Beside a live one there is no other.
@@ -202,7 +191,7 @@ impl Lock {
         Ok(holds)
     }
 
-    pub(super) fn look_shown(&self, shown: &Revision) -> Result<Option<Judged<Handle>>> {
+    pub(super) fn look_shown(&self, shown: &Revision) -> Result<Option<Judged>> {
         let request = self.request(&Options::new(), Asker::Caller);
         let look = |snapshot: &dyn LockSnapshot| self.shown(&request, snapshot, shown);
         Ok(self.store.look(look)?.flatten())
@@ -214,8 +203,8 @@ impl Lock {
         request: &Request,
         snapshot: &dyn LockSnapshot,
         shown: &Revision,
-    ) -> Result<Option<Judged<Handle>>> {
-        let judge = |found| judge_found(request, snapshot, found);
+    ) -> Result<Option<Judged>> {
+        let judge = |found| request.judge(snapshot, found);
         let exclusive = snapshot.exclusive(self.name())?.map(judge);
         if exclusive.as_ref().is_some_and(|own| may_break(shown, own)) {
             return Ok(exclusive);
@@ -225,7 +214,7 @@ impl Lock {
     }
 
     /// Waits until the process that acquires a hold confirms it, or ends, or has had its time for that.
-    pub(super) fn wait_until_confirmed(&self, judged: &Judged<Handle>) {
+    pub(super) fn wait_until_confirmed(&self, judged: &Judged) {
         let Some(left) = judged.confirmed_within() else {
             return;
         };
@@ -248,7 +237,7 @@ impl Lock {
         }
     }
 
-    pub(super) fn ensure_lock(&self, own: &Judged<Handle>) -> Result<()> {
+    pub(super) fn ensure_lock(&self, own: &Judged) -> Result<()> {
         match own.verdict.reason {
             Reason::NotALock(what) => Err(self.not_a_lock(&own.found.key, what)),
             _ => Ok(()),

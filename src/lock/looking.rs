@@ -9,13 +9,11 @@ use super::unfinished::{author, settle};
 use crate::backend::LockSnapshot;
 use crate::decision::ownership::Caller;
 use crate::decision::verdict::{Evidence, Reason, Verdict};
-use crate::decision::{
-    Asker, Decision, Judged, Obstacle, Request, Ticket, decide, judge_found, waits_from,
-};
+use crate::decision::{Asker, Decision, Request, decide, waits_from};
 use crate::error::Result;
 use crate::files::provenance;
 use crate::name::LockName;
-use crate::open_file::Handle;
+use crate::open_file::{Judged, Obstacle, Ticket};
 use crate::record::Record;
 use crate::status::{Provenance, Status, Waiter};
 
@@ -38,12 +36,12 @@ impl Lock {
     /// As for [`check`](Self::check).
     pub fn check_for(&self, options: &Options) -> Result<Status> {
         // Where nothing is, it does not matter from where it is seen: finding that out is most of a check.
-        let mut request = self.request_of(options, Asker::Caller, None);
+        let mut request = self.unobserved_request(options, Asker::Caller);
         let look = |request: &Request| {
             self.store.look(|snapshot| {
                 let (mut status, judged) = match decide(request, snapshot)? {
                     Decision::Take { mut put, remove } => {
-                        let is_own = |judged: &Judged<_>| judged.found.key.name == *self.name();
+                        let is_own = |judged: &Judged| judged.found.key.name == *self.name();
                         let replaced = put.pop().and_then(|(_, replaced)| replaced);
                         match replaced.or_else(|| remove.into_iter().find(is_own)) {
                             Some(replaced) => (self.status(&replaced), None),
@@ -98,7 +96,7 @@ impl Lock {
         let others = found
             .into_iter()
             .filter(|found| self.store.path_of_record(&found.key) != status.path);
-        let judged = others.map(|found| judge_found(request, snapshot, found));
+        let judged = others.map(|found| request.judge(snapshot, found));
         Ok(judged.map(|judged| self.status(&judged)).collect())
     }
 
@@ -178,7 +176,7 @@ impl Lock {
     }
 
     /// The public description of a record.
-    pub(super) fn status(&self, judged: &Judged<Handle>) -> Status {
+    pub(super) fn status(&self, judged: &Judged) -> Status {
         let mut record = judged.record().cloned();
         let is_bare = |record: &&mut Record| record.origin.is_none() && record.command.is_empty();
         if let Some(record) = record.as_mut().filter(is_bare) {
@@ -191,14 +189,14 @@ impl Lock {
     }
 
     /// Of a hold that was displaced while it was alive.
-    pub(super) fn displaced_status(&self, judged: &Judged<Handle>) -> Status {
+    pub(super) fn displaced_status(&self, judged: &Judged) -> Status {
         Status {
             author: (!self.store.is_remote()).then(|| author(judged)),
             ..self.status(judged)
         }
     }
 
-    pub(super) fn obstacle_status(&self, obstacle: &Obstacle<Handle>) -> Status {
+    pub(super) fn obstacle_status(&self, obstacle: &Obstacle) -> Status {
         match obstacle {
             Obstacle::Hold(judged) => self.status(judged),
             Obstacle::Waiter(ticket) => self.reserved(ticket, self.store.waiter(ticket)),
@@ -206,7 +204,7 @@ impl Lock {
     }
 
     /// A lock that is reserved for the waiter with this ticket.
-    fn reserved(&self, ticket: &Ticket<Handle>, waiter: Option<Waiter>) -> Status {
+    fn reserved(&self, ticket: &Ticket, waiter: Option<Waiter>) -> Status {
         let name = ticket.request.wants.first().map(|want| &want.name);
         let free = status::of_free(&*self.store, name.unwrap_or(self.name()));
         let Some(waiter) = waiter else {

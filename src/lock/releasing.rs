@@ -11,11 +11,11 @@ use super::unfinished::settle;
 use crate::backend::{Change, Entry};
 use crate::decision::ownership::{Caller, May, is_lost, may_release, may_renew};
 use crate::decision::verdict::State;
-use crate::decision::{Asker, Judged, Request};
+use crate::decision::{Asker, Request};
 use crate::error::{Error, Result};
 use crate::format::{MEMORY_TTL, MEMORY_TTL_LIMIT};
 use crate::journal_line::HoldResult;
-use crate::open_file::Handle;
+use crate::open_file::Judged;
 use crate::record::{Format, Record};
 use crate::status::Status;
 
@@ -52,7 +52,7 @@ pub enum Renewal {
 }
 
 /// One attempt to release or renew: the decision, and the record that it was about.
-type Tried = (May, Option<Judged<Handle>>);
+type Tried = (May, Option<Judged>);
 
 const NOTHING: Tried = (May::Nothing, None);
 
@@ -102,7 +102,7 @@ impl Lock {
                 .into_iter()
                 .map(|own| (may_release(caller, &own, snapshot), own));
             // What is left of a dead one can wait.
-            let rank = |may, own: &Judged<_>| match may {
+            let rank = |may, own: &Judged| match may {
                 May::Go if !own.verdict.is_live() => 4,
                 may => rank(may),
             };
@@ -204,9 +204,9 @@ fn result_of_release(may: May, was: &Status) -> HoldResult {
 
 /// The hold with the lowest rank; of several the latest.
 fn first_by(
-    holds: impl IntoIterator<Item = (May, Judged<Handle>)>,
-    rank: impl Fn(May, &Judged<Handle>) -> u8,
-) -> Option<(May, Judged<Handle>)> {
+    holds: impl IntoIterator<Item = (May, Judged)>,
+    rank: impl Fn(May, &Judged) -> u8,
+) -> Option<(May, Judged)> {
     holds
         .into_iter()
         .min_by_key(|(may, own)| (rank(*may, own), Reverse(own.hold())))

@@ -5,28 +5,25 @@ use std::path::PathBuf;
 use chrono::{TimeDelta, Utc};
 
 use crate::backend::Backend;
+use crate::decision::Key;
 use crate::decision::verdict::{Reason, State, Uncertainty, Verdict};
-use crate::decision::{Judged, Key};
 use crate::files::provenance;
 use crate::identity::Pid;
 use crate::name::LockName;
-use crate::open_file::Handle;
+use crate::open_file::Judged;
 use crate::record::{Content, Record, cut_command};
 use crate::status::{Locker, Status};
 use crate::sys::process;
 
 /// The status of a lock by its record, without a copy of that.
-pub(super) fn without_record(store: &dyn Backend, judged: &Judged<Handle>) -> Status {
+pub(super) fn without_record(store: &dyn Backend, judged: &Judged) -> Status {
     let is_kernel_lock = judged.found.content == Content::KernelLock;
     // Neither can be replaced.
     let is_record = judged.verdict.state != State::NotALock && !is_kernel_lock;
     let Key { name, index } = &judged.found.key;
     // The readers of flock(1) share one file and have no slots.
     let slot = index.filter(|_| !is_kernel_lock);
-    let key = Key {
-        name: name.clone(),
-        index: slot,
-    };
+    let key = Key::of(name, slot);
     let lockers = &judged.found.facts.lockers;
     let lockers: Vec<Locker> = lockers.iter().copied().filter_map(locker).collect();
     // Who made a file need not be who has locked it.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::cleanup::{Cleanup, sleep_until_ripe};
@@ -14,8 +14,8 @@ use crate::decision::Judged;
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::ownership::may_clean_up;
 use crate::error::{Error, Result};
+use crate::files::Files;
 use crate::files::journal::{Journal, ROTATE_AT};
-use crate::files::{Files, KnownLayout};
 use crate::flock::Flock;
 use crate::identity::Pid;
 use crate::journal_line::PastHold;
@@ -415,7 +415,7 @@ fn in_directory(directory: PathBuf, format: Format, host: Arc<HostFacts>) -> Arc
             format,
             host,
             is_foreign_directory: false,
-            layout: KnownLayout::default(),
+            layout: Mutex::default(),
         }),
     }
 }

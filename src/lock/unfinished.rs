@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::ending::{Ending, Remaining, clock, kill_at, marks};
 use super::lock::Lock;
+use crate::decision::Request;
 use crate::decision::verdict::Reason;
-use crate::decision::{Judged, Request};
 use crate::error::Result;
 use crate::files::provenance;
 use crate::identity::ProcessId;
-use crate::open_file::Handle;
+use crate::open_file::Judged;
 use crate::record::Record;
 use crate::status::Provenance;
 use crate::sys::work::{Author, Marks, tell_to_look, wait_for_any};
@@ -33,7 +33,7 @@ impl Lock {
     /// Finishes what was begun by a process that is gone: the work of a hold is being ended, and may not
     /// have ended. Blocks for at most about a second. Returns whether all of it has ended. `unfinished`: the work
     /// that the caller is finishing.
-    pub(super) fn finish(&self, judged: &Judged<Handle>, unfinished: &mut Option<Ending>) -> bool {
+    pub(super) fn finish(&self, judged: &Judged, unfinished: &mut Option<Ending>) -> bool {
         let Some(record) = judged.record().filter(|_| is_orphaned_ending(judged)) else {
             return false;
         };
@@ -69,7 +69,7 @@ impl Lock {
 }
 
 /// Whether all of the work of a hold has ended that is being ended by force. Sends no signal.
-pub(super) fn is_over(judged: &Judged<Handle>) -> bool {
+pub(super) fn is_over(judged: &Judged) -> bool {
     is_orphaned_ending(judged) && look(marks_of(judged)).is_over && !is_locked(judged)
 }
 
@@ -77,7 +77,7 @@ pub(super) fn is_over(judged: &Judged<Handle>) -> bool {
 pub(super) fn settle<T>(
     request: &mut Request,
     mut ask: impl FnMut(&Request) -> Result<T>,
-    depends_on: impl Fn(&T) -> Option<&[Judged<Handle>]>,
+    depends_on: impl Fn(&T) -> Option<&[Judged]>,
 ) -> Result<T> {
     loop {
         let answer = ask(request)?;
@@ -97,14 +97,14 @@ pub(super) fn look(marks: Marks) -> Remaining {
 }
 
 /// The live wrapper that ends the work when a break sends it TERM.
-pub(super) fn live_wrapper<H>(own: &Judged<H>) -> Option<(&Record, ProcessId)> {
+pub(super) fn live_wrapper(own: &Judged) -> Option<(&Record, ProcessId)> {
     let record = own.record()?;
     let is_there = record.supervised && own.verdict.wrapper_alive == Some(true);
     Some((record, record.writer().filter(|_| is_there)?))
 }
 
 /// A process that holds the lock for a command and does not supervise it.
-pub(super) fn unsupervising_wrapper<H>(own: &Judged<H>) -> Option<ProcessId> {
+pub(super) fn unsupervising_wrapper(own: &Judged) -> Option<ProcessId> {
     let record = own.record()?;
     let is_there = own.verdict.wrapper_alive == Some(true);
     record
@@ -114,7 +114,7 @@ pub(super) fn unsupervising_wrapper<H>(own: &Judged<H>) -> Option<ProcessId> {
 
 /// The work of a hold is being ended, and the wrapper that would do it is known to be gone, or there was
 /// none. In another PID namespace that is not known.
-pub(super) fn is_orphaned_ending<H>(judged: &Judged<H>) -> bool {
+pub(super) fn is_orphaned_ending(judged: &Judged) -> bool {
     let verdict = &judged.verdict;
     let is_supervised = judged.record().is_some_and(|record| record.supervised);
     verdict.reason == Reason::Ending
@@ -125,7 +125,7 @@ pub(super) fn is_orphaned_ending<H>(judged: &Judged<H>) -> bool {
         }
 }
 
-pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
+pub(super) fn marks_of(judged: &Judged) -> Marks {
     let Some(record) = judged.record() else {
         return Marks::default();
     };
@@ -151,7 +151,7 @@ pub(super) fn marks_of(judged: &Judged<Handle>) -> Marks {
 }
 
 /// The users who can have written a record. From elsewhere, it is its author's word about another lock.
-pub(super) fn author(judged: &Judged<Handle>) -> Author {
+pub(super) fn author(judged: &Judged) -> Author {
     let is_from_elsewhere = provenance::of(&judged.found) != Some(Provenance::Here);
     let open = judged.found.handle.as_ref();
     let open = open.filter(|_| judged.record().is_none() || !is_from_elsewhere);
@@ -160,7 +160,7 @@ pub(super) fn author(judged: &Judged<Handle>) -> Author {
 
 /// Lets the process that kept this hold for a program, beside others, notice at once that it is gone. Without that it
 /// does within about a second.
-pub(super) fn tell_server(judged: &Judged<Handle>) {
+pub(super) fn tell_server(judged: &Judged) {
     let served = judged.record().filter(|record| record.is_served());
     let is_alive = judged.verdict.pid_alive == Some(true);
     let process = served.and_then(|record| record.live.process());
@@ -171,7 +171,7 @@ pub(super) fn tell_server(judged: &Judged<Handle>) {
 
 /// Whether the kernel lock of a record is taken; one that cannot be asked for counts as free where it
 /// did not count before.
-pub(super) fn is_locked(judged: &Judged<Handle>) -> bool {
+pub(super) fn is_locked(judged: &Judged) -> bool {
     judged.found.facts.shares_kernel_locks
         && judged
             .found

@@ -8,12 +8,12 @@ use super::options::Options;
 use super::unfinished::{is_orphaned_ending, settle};
 use super::wait::{Wait, WaitDecision};
 use crate::backend::LockSnapshot;
-use crate::decision::{Asker, Decision, Judged, Obstacle, Request, Until, decide, until};
+use crate::decision::{Asker, Decision, Request, decide, until};
 use crate::error::{Error, Result};
-use crate::open_file::Handle;
+use crate::open_file::{Judged, Obstacle, Until};
 
 /// What keeps the locks from being free, and what to sleep on. `None`: no wait of the caller could end it.
-type InTheWay = (Obstacle<Handle>, Option<Box<Until<Handle>>>);
+type InTheWay = (Obstacle, Option<Box<Until>>);
 
 impl Lock {
     /// Waits until an attempt with these options would take the lock, and takes nothing: by the time it returns, another
@@ -63,7 +63,7 @@ impl Lock {
     }
 }
 
-fn hold_in_the_way((obstacle, _): &InTheWay) -> Option<&[Judged<Handle>]> {
+fn hold_in_the_way((obstacle, _): &InTheWay) -> Option<&[Judged]> {
     match obstacle {
         Obstacle::Hold(judged) => Some(std::slice::from_ref(judged)),
         Obstacle::Waiter(_) => None,

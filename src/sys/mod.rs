@@ -39,14 +39,6 @@ use std::time::SystemTime;
 use self::directory::FileExt as _;
 use crate::identity::{Pid, ProcessId};
 
-/// Functions whose answer is always the same on a system, because it has no such thing.
-#[cfg(not(all(feature = "cluster", target_os = "linux")))]
-macro_rules! always {
-    ($($(#[$doc:meta])* $vis:vis $name:ident($($args:tt)*) -> $returned:ty = $answer:expr;)*) => {
-        $($(#[$doc])* $vis fn $name($($args)*) -> $returned { $answer })*
-    };
-}
-
 #[cfg(not(all(feature = "cluster", target_os = "linux")))]
 #[path = "no_keeper.rs"]
 pub(crate) mod keeper;

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use super::system::process::presence;
 use super::system::wait::{pause, until_gone};
 use super::system::work::Target;
-use super::work::{Listed, Look, Marks, select};
+use super::work::{Each, Listed, Look, Marks, select};
 use super::{FileId, KernelLockCall, Lockers, ProcessState};
 use crate::identity::{Pid, ProcessId};
 
@@ -67,7 +67,7 @@ pub(crate) fn visit_list(
     list: io::Result<Vec<Listed>>,
     marks: &mut Marks,
     is_marked: impl FnMut(Pid) -> bool,
-    each: &mut dyn FnMut(&Target),
+    each: &mut Each<'_>,
 ) -> Look {
     let list = match list {
         Ok(list) => list,

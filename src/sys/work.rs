@@ -81,6 +81,9 @@ pub(crate) fn tell_to_look(holder: ProcessId, author: Author) -> io::Result<()> 
     target.tell_to_look()
 }
 
+/// Is shown what is found, one process after the other.
+pub(crate) type Each<'a> = dyn FnMut(&Target) + 'a;
+
 /// What a look at the work of a hold has found out.
 #[derive(Debug)]
 pub(crate) enum Look {

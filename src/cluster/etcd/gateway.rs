@@ -71,14 +71,6 @@ pub(super) struct Gateway {
     cluster: AtomicI64,
 }
 
-impl std::fmt::Debug for Gateway {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Gateway {
     pub(super) fn new(address: Address, access: &EtcdAccess) -> Result<Self> {
         // Not all of them at the same member.
@@ -318,7 +310,6 @@ impl Engine for Gateway {
             // Sign-ins of others may keep members so busy that they lose their leader.
             while_busy: self.user.as_ref().map(|_| SIGN_IN),
             looks_each: None,
-            keeps_at_once: false,
             ticket_seconds: 30,
             look: Duration::from_mins(1),
             has_lease_ready: true,

@@ -10,10 +10,10 @@ use rustls::{ClientConnection, StreamOwned};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::address::{Address, Encryption, Member};
-use super::failure::{no_tls, of_io, unreadable};
+use super::failure::{NO_TLS, of_io, unreadable};
 use super::tls;
 use crate::cluster::address::look_up;
-use crate::cluster::engine::Answer;
+use crate::cluster::engine::{Answer, Failure, Kind};
 
 pub(super) struct Timed {
     pub(super) socket: Socket,
@@ -89,7 +89,7 @@ pub(super) fn open(
     match answer {
         [b'S'] => {}
         [b'N'] if address.encryption == Encryption::Prefer => return Ok(Box::new(timed)),
-        [b'N'] => return Err(no_tls()),
+        [b'N'] => return Err(Failure::new(Kind::Untrusted, NO_TLS)),
         _ => return Err(unreadable()),
     }
     let mut tls = tls::begin(address, &member.host.name)?;

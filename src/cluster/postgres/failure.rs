@@ -12,7 +12,7 @@ const REPLICA: &str = "a replica, which must not be asked";
 const READ_ONLY: &str = "it is read-only";
 const NO_PASSWORD: &str = "it wants a password, and there is none";
 const WRONG_PASSWORD: &str = "password authentication failed";
-const NO_TLS: &str = "it does not use TLS";
+pub(super) const NO_TLS: &str = "it does not use TLS";
 const TOO_MANY: &str = "it takes no further connection";
 const NO_SERVER: &str = "no PostgreSQL at this address";
 const DISK_FULL: &str = "the disk of the server is full";
@@ -87,10 +87,6 @@ pub(super) fn wrong_password(error: io::Error) -> Failure {
 pub(super) fn other_sign_in() -> Failure {
     let message = "it wants another sign-in than by password or certificate";
     Failure::new(Kind::Refused(Fault::Final), message)
-}
-
-pub(super) fn no_tls() -> Failure {
-    Failure::new(Kind::Untrusted, NO_TLS)
 }
 
 /// Of an answer that is none of PostgreSQL.

@@ -50,15 +50,10 @@ pub(super) fn start(
 ) -> io::Result<()> {
     let is_whole = watches.iter().any(|one| matches!(one, Watch::Changes(_)));
     let key = |(Watch::Changes(range) | Watch::Deletions(range)): &Watch| range.start.clone();
-    let keys = if is_whole {
-        BTreeSet::new()
-    } else {
-        watches.iter().map(key).collect()
-    };
     let listening = Listening {
         address,
         member,
-        keys,
+        keys: watches.iter().map(key).collect(),
         is_whole,
     };
     let read = move || {
@@ -75,8 +70,9 @@ pub(super) fn start(
 struct Listening {
     address: Address,
     member: Member,
-    /// Those that are waited for, unless all are.
+    /// Those that are waited for.
     keys: BTreeSet<String>,
+    /// All are, whatever `keys` says.
     is_whole: bool,
 }
 
@@ -105,29 +101,23 @@ impl Listening {
             let ends_in = ends.map(|at| at.saturating_duration_since(Instant::now()));
             let at_most = ends_in.map_or(longest, |ends_in| longest.min(ends_in));
             // Also without an event: the listener says whether anybody reads on.
-            let events = if let Some(notice) = connection.notice(at_most)? {
-                if self.is_whole {
-                    // Another lease may end sooner now.
-                    seen = self.look(&mut connection)?;
-                    vec![gone(String::new(), seen.revision)]
-                } else {
-                    self.event(&notice, &mut seen).into_iter().collect()
+            let events = match connection.notice(at_most)? {
+                Some(notice) if !self.is_whole => Vec::from_iter(self.event(&notice, &mut seen)),
+                None if at_most == longest && seen.listens => Vec::new(),
+                // A lease should have ended, of which there is no notification; or the keys are polled. Of a whole
+                // store, another lease may end sooner now.
+                _ => {
+                    let now = self.look(&mut connection)?;
+                    poll = (poll * 2).min(LAST_POLL);
+                    let before = std::mem::replace(&mut seen, now);
+                    self.ended(&before, &seen)
                 }
-            } else if at_most == longest && seen.listens {
-                Vec::new()
-            } else {
-                // A lease should have ended, of which there is no notification; or the keys are polled.
-                let now = self.look(&mut connection)?;
-                poll = (poll * 2).min(LAST_POLL);
-                let before = std::mem::replace(&mut seen, now);
-                self.ended(&before, &seen)
             };
-            let told = WatchAnswer {
+            goes_on = each(Some(WatchAnswer {
                 has_begun: false,
                 revision: 0,
                 events,
-            };
-            goes_on = each(Some(told));
+            }));
         }
         Ok(())
     }
@@ -143,20 +133,18 @@ impl Listening {
         let text = connection.ask(&call(&self.address.prefix, &request), TIMEOUT)?;
         let said = Said::read(text)?;
         let rows = said.answers.iter().flatten();
-        let whole = said.left().filter(|_| self.is_whole);
-        let whole = whole.map(|left| (String::new(), left));
-        let each = said.ends.iter().flatten().map(|(key, left)| {
-            let left = u64::try_from(*left).unwrap_or(0);
-            (key.clone(), Duration::from_millis(left))
-        });
+        let keys = rows.filter_map(|row| String::from_utf8(row.key.clone()).ok());
         let now = Instant::now() + LATER;
+        let whole = said.left().filter(|_| self.is_whole);
+        let whole = whole.map(|left| (String::new(), now + left));
+        let each = said.ends.into_iter().flatten().map(|(key, left)| {
+            let left = u64::try_from(left).unwrap_or(0);
+            (key, now + Duration::from_millis(left))
+        });
         Ok(Seen {
             revision: said.rev,
-            keys: rows.map(|row| row.0.clone()).collect(),
-            ends: each
-                .chain(whole)
-                .map(|(key, left)| (key, now + left))
-                .collect(),
+            keys: keys.collect(),
+            ends: each.chain(whole).collect(),
             listens: said.listens == Some(true),
         })
     }
@@ -187,10 +175,7 @@ impl Listening {
     fn ended(&self, before: &Seen, now: &Seen) -> Vec<Event> {
         if self.is_whole {
             let has_changed = now.revision > before.revision;
-            return has_changed
-                .then(|| gone(String::new(), now.revision))
-                .into_iter()
-                .collect();
+            return Vec::from_iter(has_changed.then(|| gone(String::new(), now.revision)));
         }
         let ended = before.keys.difference(&now.keys);
         ended.map(|key| gone(key.clone(), now.revision)).collect()

@@ -32,22 +32,6 @@ pub(super) fn of_txn(txn: &Txn) -> Value {
     json!({ "if": txn.compare, "then": txn.success, "else": txn.failure })
 }
 
-/// Key, value, create revision, mod revision, lease.
-#[derive(Deserialize)]
-pub(super) struct Row(pub(super) String, String, i64, i64, i64);
-
-impl From<Row> for KeyValue {
-    fn from(Row(key, value, create_revision, mod_revision, lease): Row) -> Self {
-        Self {
-            key: key.into_bytes(),
-            value: value.into_bytes(),
-            create_revision,
-            mod_revision,
-            lease,
-        }
-    }
-}
-
 /// What the function answers.
 #[derive(Deserialize)]
 pub(super) struct Said {
@@ -56,7 +40,7 @@ pub(super) struct Said {
     epoch: String,
     ok: bool,
     #[serde(default)]
-    pub(super) answers: Vec<Vec<Row>>,
+    pub(super) answers: Vec<Vec<KeyValue>>,
     /// In seconds.
     kept: Option<i64>,
     left_ms: Option<i64>,
@@ -91,9 +75,9 @@ impl Said {
 
     pub(super) fn into_answer(self, epoch: Epoch) -> TxnAnswer {
         let revision = self.rev;
-        let read = |rows: Vec<Row>| ReadAnswer {
+        let read = |kvs| ReadAnswer {
             revision,
-            kvs: rows.into_iter().map(KeyValue::from).collect(),
+            kvs,
             more: false,
         };
         TxnAnswer {

@@ -77,15 +77,13 @@ create or replace function found(p text, r bigint, o jsonb) returns json languag
     if (o->>'revision')::bigint not in (0, r) then
         raise exception using errcode = 'OH002', message = 'the store has changed since';
     end if;
-    if o->>'keys_only' = 'true' and starts_with(o#>>'{range,start}', p || '//past/') then
-        return (select coalesce(json_agg(json_build_array(key, '', created, modified, 0) order by key), '[]')
-            from (select * from item where prefix = p and key >= o#>>'{range,start}' and key < high(o->'range')
-                order by key limit nullif((o->>'limit')::bigint, 0)) one);
-    end if;
     return (select coalesce(json_agg(json_build_array(key, case when o->>'keys_only' = 'true' then '' else value end,
             created, modified, coalesce(lease, 0)) order by key), '[]')
-        from item where prefix = p and key >= o#>>'{range,start}' and key < high(o->'range') and (lease is null
-            or exists (select from lease l where l.id = item.lease and l.expires > clock_timestamp())));
+        from (select * from item where prefix = p and key >= o#>>'{range,start}' and key < high(o->'range')
+            and (lease is null or exists (
+                select from lease l where l.id = item.lease and l.expires > clock_timestamp()))
+            order by key limit case when o->>'keys_only' = 'true' and starts_with(o#>>'{range,start}', p || '//past/')
+                then nullif((o->>'limit')::bigint, 0) end) one);
 end $$;
 
 -- Deletes keys of a range, or those of leases. Whoever waits for one of them is told. Whether there was any. Each role
@@ -120,7 +118,7 @@ create or replace function request(v int, p text, q jsonb) returns json
 language plpgsql security definer set search_path = onehold, pg_temp set lock_timeout = '2s' as $$
 declare
     s store; old store; t timestamptz; what text; o jsonb; answers json[] := '{}'; is_true boolean := true;
-    has_changed boolean := false; kept int; time_left interval; listens boolean; did boolean; ends json;
+    kept int; time_left interval; listens boolean; did boolean; ends json;
 begin
     if v <> 1 then
         raise exception using errcode = 'OH001', message = 'the schema is of version 1, and onehold of ' || v;
@@ -149,9 +147,8 @@ begin
     if t >= s.ends or t < s.looked then
         -- If the clock was set back, no lease lasts longer than from now on.
         update lease set expires = t + ttl where prefix = p and expires > t + ttl;
-        has_changed := deleted(p, s.revision + 1, null, null,
-            array(select id from lease where prefix = p and expires <= t));
-        s.revision := s.revision + has_changed::int;
+        s.revision := s.revision + deleted(p, s.revision + 1, null, null,
+            array(select id from lease where prefix = p and expires <= t))::int;
         s.looked := t;
         s.ends := (select min(expires) from lease where prefix = p);
     end if;
@@ -172,9 +169,7 @@ begin
         end if;
     end if;
     if q ? 'revoke' then
-        did := deleted(p, s.revision + 1, null, null, array[(q->>'revoke')::bigint]);
-        has_changed := has_changed or did;
-        s.revision := s.revision + did::int;
+        s.revision := s.revision + deleted(p, s.revision + 1, null, null, array[(q->>'revoke')::bigint])::int;
     end if;
     if q ? 'left' then
         time_left := (select expires - t from lease where prefix = p and id = (q->>'left')::bigint);
@@ -204,7 +199,6 @@ begin
             end if;
             answers := answers || json '[]';
         end loop;
-        has_changed := has_changed or did;
         s.revision := s.revision + did::int;
     end if;
     if q ? 'wait' then
@@ -226,7 +220,7 @@ begin
     if s is distinct from old then
         update store set revision = s.revision, looked = s.looked, ends = s.ends, epoch = s.epoch where prefix = p;
     end if;
-    if has_changed then
+    if s.revision > old.revision then
         perform pg_notify(channel(p), '');
     end if;
     return json_build_object('rev', s.revision, 'epoch', s.epoch, 'ok', is_true, 'answers', to_json(answers), 'kept', kept,

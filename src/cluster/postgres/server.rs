@@ -12,7 +12,6 @@ use super::failure::{remedy, unreadable};
 use super::listen;
 use super::members::examine;
 use super::messages::{Said, call, of_txn};
-use crate::backend::Patience;
 use crate::cluster::engine::{Answer, Engine, EngineLimits, Failure, Listener, TIMEOUT};
 use crate::cluster::txn::{Epoch, Lease, Read, ReadAnswer, Txn, TxnAnswer, Watch};
 use crate::finding::Finding;
@@ -32,12 +31,6 @@ pub(super) struct Server {
     idle: Mutex<Option<Connection>>,
     /// When it was asked last.
     asked: Mutex<Option<Instant>>,
-}
-
-impl std::fmt::Debug for Server {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.address.url)
-    }
 }
 
 impl Server {
@@ -68,26 +61,19 @@ impl Server {
         Connection::open(&self.address, member, TIMEOUT)
     }
 
-    /// The connection is kept for the next request; if that comes as late as this one, only `unless_rare`.
-    fn ask(&self, request: &Value, timeout: Duration, unless_rare: bool) -> Answer<(Said, Epoch)> {
+    /// The connection is kept for the next request, but not by a renewal whose next one comes as late as this.
+    fn ask(&self, request: &Value, timeout: Duration) -> Answer<(Said, Epoch)> {
         let before = locked(&self.asked).replace(Instant::now());
         let is_rare = before.is_none_or(|before| before.elapsed() > OFTEN);
+        let renews = request.get("keep").is_some();
         let mut connection = self.connection()?;
         let said = connection.ask(&call(&self.address.prefix, request), timeout)?;
-        if !(unless_rare && is_rare) {
+        if !(renews && is_rare) {
             *locked(&self.idle) = Some(connection);
         }
         let said = Said::read(said)?;
         let epoch = said.epoch(self.current.load(Ordering::Relaxed));
         Ok((said, epoch))
-    }
-
-    fn request(&self, request: &Value, timeout: Duration) -> Answer<(Said, Epoch)> {
-        self.ask(request, timeout, false)
-    }
-
-    fn beat(&self, request: &Value, timeout: Duration) -> Answer<(Said, Epoch)> {
-        self.ask(request, timeout, true)
     }
 }
 
@@ -113,7 +99,6 @@ impl Engine for Server {
             operations: usize::MAX,
             while_busy: None,
             looks_each: Some(LOOKS),
-            keeps_at_once: true,
             ticket_seconds: 130,
             look: Duration::from_secs(100),
             // Each request is a statement of its own.
@@ -135,12 +120,8 @@ impl Engine for Server {
         *locked(&self.idle) = None;
     }
 
-    fn sign_in(&self, _patience: Patience<'_>) -> Answer<()> {
-        Ok(())
-    }
-
     fn txn(&self, txn: &Txn, timeout: Duration) -> Answer<TxnAnswer> {
-        let (said, epoch) = self.request(&of_txn(txn), timeout)?;
+        let (said, epoch) = self.ask(&of_txn(txn), timeout)?;
         Ok(said.into_answer(epoch))
     }
 
@@ -152,7 +133,7 @@ impl Engine for Server {
     fn grant(&self, seconds: i64) -> Answer<Lease> {
         // Positive, and never the same.
         let id = (random_u64() >> 1).cast_signed().max(1);
-        let (_, epoch) = self.request(&json!({ "grant": [id, seconds] }), TIMEOUT)?;
+        let (_, epoch) = self.ask(&json!({ "grant": [id, seconds] }), TIMEOUT)?;
         Ok(Lease {
             id,
             ttl: seconds,
@@ -161,7 +142,7 @@ impl Engine for Server {
     }
 
     fn keep(&self, lease: i64, timeout: Duration) -> Answer<Lease> {
-        let (said, epoch) = self.beat(&json!({ "keep": lease }), timeout)?;
+        let (said, epoch) = self.ask(&json!({ "keep": lease }), timeout)?;
         Ok(said.kept(lease, epoch))
     }
 
@@ -175,19 +156,19 @@ impl Engine for Server {
         if let Some(request) = request.as_object_mut() {
             request.insert("keep".to_owned(), lease.into());
         }
-        match self.beat(&request, timeout) {
+        match self.ask(&request, timeout) {
             Ok((said, epoch)) => (Some(said.kept(lease, epoch)), Ok(said.into_answer(epoch))),
             Err(failure) => (None, Err(failure)),
         }
     }
 
     fn revoke(&self, lease: i64) -> Answer<()> {
-        self.request(&json!({ "revoke": lease }), TIMEOUT)?;
+        self.ask(&json!({ "revoke": lease }), TIMEOUT)?;
         Ok(())
     }
 
     fn time_left(&self, lease: i64) -> Answer<Option<Duration>> {
-        Ok(self.request(&json!({ "left": lease }), TIMEOUT)?.0.left())
+        Ok(self.ask(&json!({ "left": lease }), TIMEOUT)?.0.left())
     }
 
     fn watch(&self, watches: &[Watch], each: Listener) -> bool {
@@ -198,7 +179,7 @@ impl Engine for Server {
     }
 
     fn epoch(&self, timeout: Duration) -> Answer<Epoch> {
-        Ok(self.request(&json!({ "reads": [] }), timeout)?.1)
+        Ok(self.ask(&json!({ "reads": [] }), timeout)?.1)
     }
 
     /// A server that is promoted, or that recovers up to some time, begins another timeline.

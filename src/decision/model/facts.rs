@@ -1,7 +1,5 @@
 //! The records, facts and verdicts that a state stands for, and the locks as one process finds them.
 
-use std::ops::ControlFlow;
-
 use super::flaws::Flaw;
 use super::world::{
     BOOT, Child, File, Holder, LONG_MS, NAMES, NOW_MS, Process, Reserved, Setting, TTL_MS, World,
@@ -10,8 +8,8 @@ use super::world::{
 use crate::decision::liveness::DEFAULT_MAX_AGE;
 use crate::decision::verdict::{State, Verdict};
 use crate::decision::{
-    Facts, Found, Judged, Key, Moment, Observer, ProcessFact, Revision, Snapshot, Ticket, Want,
-    judge, needed,
+    Facts, Found, Judged, Key, Moment, Observer, ProcessFact, Revision, Snapshot, Ticket, Visit,
+    Want, judge, needed,
 };
 use crate::error::Result;
 use crate::identity::{Origin, Pid, ProcessId};
@@ -282,11 +280,7 @@ impl Snapshot<u8> for Memory<'_> {
         Ok(found)
     }
 
-    fn below(
-        &self,
-        name: &LockName,
-        visit: &mut dyn FnMut(Found<u8>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn below(&self, name: &LockName, visit: &mut Visit<'_, u8>) -> Result<()> {
         for found in self.all(|file| name.is_ancestor_of(self.name_of(file))) {
             if visit(found).is_break() {
                 break;

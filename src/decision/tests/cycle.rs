@@ -207,7 +207,7 @@ fn each_waiter_is_looked_at_once_however_many_ways_lead_to_it() {
 #[test]
 fn holds_that_are_waited_for_are_followed_whether_or_not_the_wait_may_end() {
     let chain = |memory: &Memory, hold: Found<u64>| -> Vec<u64> {
-        let judged = judge_found(&request("x"), memory, hold);
+        let judged = request("x").judge(memory, hold);
         let holds = waits_from(&judged, memory).unwrap();
         holds.iter().map(|judged| judged.found.handle).collect()
     };

@@ -28,7 +28,7 @@ use crate::sys::unix::file::{facts_of_file, id_of_path};
 use crate::sys::unix::process::{kill, reap};
 use crate::sys::unix::wait::timespec;
 pub use crate::sys::unix::work::{let_work_go, work_is_contained};
-use crate::sys::work::{Listed, Look, Marks, environment_names_hold, number_to_tell, select};
+use crate::sys::work::{Each, Listed, Look, Marks, environment_names_hold, number_to_tell, select};
 
 /// Lets this process adopt the orphans among its descendants (`PR_SET_CHILD_SUBREAPER`, prctl(2)), so that
 /// all of them stay its descendants. It has to reap them; a child does not inherit this.
@@ -151,11 +151,7 @@ impl Target {
 /// started once that has lost its parent.
 ///
 /// The wrapper reaps the orphans that have ended. `command` is left to its supervisor.
-pub(crate) fn visit(
-    marks: &mut Marks,
-    command: Option<Pid>,
-    each: &mut dyn FnMut(&Target),
-) -> Look {
+pub(crate) fn visit(marks: &mut Marks, command: Option<Pid>, each: &mut Each<'_>) -> Look {
     if !marks.are_of_own_command() {
         return visit_list(marks, command, each);
     }
@@ -182,7 +178,7 @@ fn reap_if_child(pid: Pid, parent: u32, command: Option<Pid>) {
     }
 }
 
-fn visit_children(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) -> Look {
+fn visit_children(marks: &mut Marks, command: Option<Pid>, each: &mut Each<'_>) -> Look {
     let mut look = Look::Nothing;
     let walked = walk(Pid::of_self(), marks, &mut |parent, child| match child {
         Ok(target) => {
@@ -253,7 +249,7 @@ fn walk(
 
 /// Walks the live children of the calling process alone, without /proc and without descriptors: the known ones, or
 /// if none of these is left, those that are found by number.
-fn walk_numbers(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) {
+fn walk_numbers(marks: &mut Marks, command: Option<Pid>, each: &mut Each<'_>) {
     let known = marks.known.iter().map(|known| known.pid).chain(command);
     let mut children: BTreeSet<Pid> = known.filter(|pid| is_live_child(*pid)).collect();
     if children.is_empty() {
@@ -311,7 +307,7 @@ pub(in crate::sys) fn kill_descendants(of: Pid, others: &[ProcessId]) -> bool {
     false
 }
 
-fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut dyn FnMut(&Target)) -> Look {
+fn visit_list(marks: &mut Marks, command: Option<Pid>, each: &mut Each<'_>) -> Look {
     let (list, mut has_vanished) = match list() {
         Ok(listed) => listed,
         Err(error) => {

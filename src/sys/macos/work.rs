@@ -14,7 +14,7 @@ pub(crate) use crate::sys::not_linux::{
 };
 use crate::sys::unix::process::kill;
 pub use crate::sys::unix::work::{let_work_go, work_is_contained};
-use crate::sys::work::{Listed, Look, Marks, environment_names_hold};
+use crate::sys::work::{Each, Listed, Look, Marks, environment_names_hold};
 
 /// A live process of the work.
 #[derive(Debug)]
@@ -58,11 +58,7 @@ impl Target {
 
 /// Calls `each` for every live process of the work that can be seen. A process that has left its
 /// parent, its process group and its environment is out of reach.
-pub(crate) fn visit(
-    marks: &mut Marks,
-    _command: Option<Pid>,
-    each: &mut dyn FnMut(&Target),
-) -> Look {
+pub(crate) fn visit(marks: &mut Marks, _command: Option<Pid>, each: &mut Each<'_>) -> Look {
     let hold = marks.hold.clone();
     let is_marked = |pid| {
         environment_of(pid).is_some_and(|environment| environment_names_hold(&environment, &hold))

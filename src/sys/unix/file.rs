@@ -124,17 +124,10 @@ impl KernelLockCall {
         match self {
             Self::Flock => try_lock_file(file, is_shared),
             Self::Fcntl => {
-                let kind = if is_shared {
-                    libc::F_RDLCK
-                } else {
-                    libc::F_WRLCK
-                };
-                match fcntl_call(file, libc::F_OFD_SETLK, kind) {
-                    Ok(_) => Ok(true),
-                    Err(error) => match error.raw_os_error() {
-                        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-                        _ => Err(error),
-                    },
+                let taken = fcntl_call(file, libc::F_OFD_SETLK, fcntl_kind(is_shared));
+                match taken.as_ref().map_err(io::Error::raw_os_error) {
+                    Err(Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+                    _ => taken.map(|_| true),
                 }
             }
         }
@@ -144,14 +137,7 @@ impl KernelLockCall {
     pub(crate) fn lock(self, file: &File, is_shared: bool) -> io::Result<()> {
         match self {
             Self::Flock => lock_file(file, is_shared),
-            Self::Fcntl => {
-                let kind = if is_shared {
-                    libc::F_RDLCK
-                } else {
-                    libc::F_WRLCK
-                };
-                fcntl_call(file, libc::F_OFD_SETLKW, kind).map(drop)
-            }
+            Self::Fcntl => fcntl_call(file, libc::F_OFD_SETLKW, fcntl_kind(is_shared)).map(drop),
         }
     }
 
@@ -214,6 +200,14 @@ fn conflicting_lock(file: &File, question: libc::c_int) -> io::Result<bool> {
             Some(libc::ENOSYS | libc::EOPNOTSUPP) => Ok(false),
             _ => Err(error),
         },
+    }
+}
+
+fn fcntl_kind(is_shared: bool) -> libc::c_int {
+    if is_shared {
+        libc::F_RDLCK.into()
+    } else {
+        libc::F_WRLCK.into()
     }
 }
 

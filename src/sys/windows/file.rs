@@ -101,15 +101,6 @@ pub(crate) fn try_lock_record(file: &File) -> io::Result<bool> {
     lock_byte(file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY)
 }
 
-/// Tries to take a lock, shared or exclusive.
-pub(crate) fn try_lock_file(file: &File, is_shared: bool) -> io::Result<bool> {
-    if is_shared {
-        lock_byte(file, LOCKFILE_FAIL_IMMEDIATELY)
-    } else {
-        try_lock_record(file)
-    }
-}
-
 pub(crate) fn unlock_record(file: &File) -> io::Result<()> {
     let mut overlapped = locked_byte();
     // SAFETY: the handle is open and the place is ours.
@@ -141,38 +132,21 @@ pub(crate) fn move_to_high_fd(file: File) -> io::Result<File> {
     Ok(file)
 }
 
-/// Takes a lock, shared or exclusive. Blocks, and nothing interrupts it.
-pub(crate) fn lock_file(file: &File, is_shared: bool) -> io::Result<()> {
-    let flags = if is_shared {
-        0
-    } else {
-        LOCKFILE_EXCLUSIVE_LOCK
-    };
-    lock_byte(file, flags).map(drop)
+/// Takes a shared lock. Blocks, and nothing interrupts it.
+pub(super) fn lock_shared(file: &File) -> io::Result<()> {
+    lock_byte(file, 0).map(drop)
 }
 
-/// No file has such a lock here: its format is refused before.
 impl KernelLockCall {
-    pub(crate) fn try_lock(self, file: &File, is_shared: bool) -> io::Result<bool> {
-        try_lock_file(file, is_shared)
+    always! {
+        /// No file has such a lock here: its format is refused before.
+        pub(crate) try_lock(self, _file: &File, _is_shared: bool) -> io::Result<bool>
+            = Err(io::ErrorKind::Unsupported.into());
+        pub(crate) lock(self, _file: &File, _is_shared: bool) -> io::Result<()>
+            = Err(io::ErrorKind::Unsupported.into());
+        pub(crate) unlock(self, _file: &File) -> io::Result<()> = Ok(());
+        pub(crate) is_locked_exclusively(self, _file: &File) -> io::Result<bool> = Ok(false);
     }
-
-    pub(crate) fn lock(self, file: &File, is_shared: bool) -> io::Result<()> {
-        lock_file(file, is_shared)
-    }
-
-    pub(crate) fn unlock(self, file: &File) -> io::Result<()> {
-        unlock_record(file)
-    }
-
-    pub(crate) fn is_locked_exclusively(self, file: &File) -> io::Result<bool> {
-        has_exclusive_lock(file)
-    }
-}
-
-/// The question of flock(1), which does not exist here.
-pub(crate) fn has_exclusive_lock(file: &File) -> io::Result<bool> {
-    record_is_locked(file)
 }
 
 /// Makes the content of a file survive power loss.

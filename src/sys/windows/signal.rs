@@ -162,16 +162,10 @@ always! {
 pub(crate) struct Alarm(std::convert::Infallible);
 
 impl Alarm {
-    pub(crate) fn new() -> io::Result<Option<Self>> {
-        Ok(None)
-    }
-
-    pub(crate) fn set(&self, _after: Duration) -> io::Result<()> {
-        match self.0 {}
-    }
-
-    pub(crate) fn clear(&self) -> io::Result<()> {
-        match self.0 {}
+    always! {
+        pub(crate) new() -> io::Result<Option<Self>> = Ok(None);
+        pub(crate) set(&self, _after: Duration) -> io::Result<()> = match self.0 {};
+        pub(crate) clear(&self) -> io::Result<()> = match self.0 {};
     }
 }
 

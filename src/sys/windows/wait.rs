@@ -8,7 +8,7 @@ use std::time::Duration;
 use windows_sys::Win32::Foundation::{WAIT_OBJECT_0, WAIT_TIMEOUT};
 use windows_sys::Win32::System::Threading::WaitForSingleObject;
 
-use super::file::{lock_file, unlock_record};
+use super::file::{lock_shared, unlock_record};
 use super::process::open;
 
 use crate::identity::Pid;
@@ -16,7 +16,7 @@ use crate::identity::Pid;
 /// Waits until the exclusive lock on `file` is released, for whatever reason. Takes a shared lock, and
 /// releases it at once.
 pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
-    lock_file(file, true)?;
+    lock_shared(file)?;
     unlock_record(file)
 }
 
@@ -26,19 +26,13 @@ pub(crate) fn until_unlocked(file: &File) -> io::Result<()> {
 pub(crate) struct Watch(std::convert::Infallible);
 
 impl Watch {
-    pub(crate) fn new() -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
+    always! {
+        pub(crate) new() -> io::Result<Self> = Err(io::ErrorKind::Unsupported.into());
+        pub(crate) add(&mut self, _file: &File, _process: Option<Pid>) -> io::Result<bool> = match self.0 {};
+        pub(crate) sleep(&self, _timeout: Option<Duration>) -> io::Result<()> = match self.0 {};
     }
 
     pub(crate) fn begin(&mut self) {
-        match self.0 {}
-    }
-
-    pub(crate) fn add(&mut self, _file: &File, _process: Option<Pid>) -> io::Result<bool> {
-        match self.0 {}
-    }
-
-    pub(crate) fn sleep(&self, _timeout: Option<Duration>) -> io::Result<()> {
         match self.0 {}
     }
 }

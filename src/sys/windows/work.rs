@@ -26,7 +26,7 @@ pub use crate::sys::not_linux::adopt_orphans;
 pub(crate) use crate::sys::not_linux::{
     command_holds, has_open, own_children, visit_list, wait_for_any,
 };
-use crate::sys::work::{Look, Marks};
+use crate::sys::work::{Each, Look, Marks};
 
 /// The job of the command that this process supervises.
 static OWN_JOB: Mutex<Option<Job>> = Mutex::new(None);
@@ -192,11 +192,7 @@ impl Target {
 }
 
 /// Calls `each` for every live process of the work.
-pub(crate) fn visit(
-    marks: &mut Marks,
-    _command: Option<Pid>,
-    each: &mut dyn FnMut(&Target),
-) -> Look {
+pub(crate) fn visit(marks: &mut Marks, _command: Option<Pid>, each: &mut Each<'_>) -> Look {
     let job = locked(&OWN_JOB);
     if let Some(job) = job.as_ref().filter(|_| marks.are_of_own_command()) {
         let mut look = Look::Nothing;
