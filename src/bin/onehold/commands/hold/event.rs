@@ -30,7 +30,7 @@ pub(super) struct Event<'a> {
     pub(super) errors: Vec<String>,
 }
 
-impl Event<'_> {
+impl<'a> Event<'a> {
     pub(super) fn waiting(session: &Session, status: &Status) -> Self {
         Self {
             event: "waiting",
@@ -85,9 +85,7 @@ impl Event<'_> {
             ..Self::default()
         })
     }
-}
 
-impl<'a> Event<'a> {
     /// The end of a hold. `loss`: the message, if it was lost.
     pub(super) fn ended(
         hold: u64,

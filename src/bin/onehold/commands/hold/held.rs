@@ -9,13 +9,7 @@ use super::event::Event;
 use super::{End, NOTED_WITHIN, is_noted_as_broken};
 
 /// A hold of the program.
-pub(super) enum Held {
-    Own(Box<OwnHold>),
-    /// The program runs inside the hold with this number (`reentrant`).
-    Enclosing(u64),
-}
-
-pub(super) struct OwnHold {
+pub(super) struct Held {
     pub(super) hold: Hold,
     pub(super) lock: Lock,
     pub(super) caller: Option<u64>,
@@ -24,15 +18,6 @@ pub(super) struct OwnHold {
 }
 
 impl Held {
-    pub(super) fn own(&self) -> Option<&OwnHold> {
-        match self {
-            Self::Own(own) => Some(own),
-            Self::Enclosing(_) => None,
-        }
-    }
-}
-
-impl OwnHold {
     /// Whether it is the hold of this number in this store.
     pub(super) fn is(&self, number: u64, store: &Path) -> bool {
         self.hold.number() == number && self.hold.path().starts_with(store)

@@ -228,25 +228,21 @@ impl Worker {
     }
 }
 
-/// Threads that wait for something to do.
-#[derive(Default)]
-pub(super) struct Workers(Vec<Worker>);
+/// Threads that wait for something to do, and what wakes the server when they have done it.
+pub(super) struct Workers {
+    idle: Vec<Worker>,
+    pub(super) notifier: Arc<Notifier<FromThread>>,
+}
 
 impl Workers {
-    fn give(&mut self, job: Job) -> anyhow::Result<Worker> {
-        let worker = self.0.pop().map_or_else(Worker::start, Ok)?;
-        let sent = worker.jobs.send(job);
-        sent.map_err(|_| anyhow!("a thread has ended"))?;
-        Ok(worker)
+    pub(super) fn new(notifier: Arc<Notifier<FromThread>>) -> Self {
+        let idle = Vec::new();
+        Self { idle, notifier }
     }
 
     /// Waits in a thread.
-    pub(super) fn wait(
-        &mut self,
-        wanted: Box<Wanted>,
-        notifier: &Arc<Notifier<FromThread>>,
-    ) -> anyhow::Result<Waiting> {
-        self.wait_by(notifier, move |state, notifier| {
+    pub(super) fn wait(&mut self, wanted: Box<Wanted>) -> anyhow::Result<Waiting> {
+        self.give(Work::Wait, move |state, notifier| {
             let hold = |wait: Wait<'_>| wanted.lock.hold(&wanted.options, wait);
             let attempted = wanted.wait(state, notifier, hold);
             FromThread::Over(wanted, Box::new(attempted))
@@ -258,9 +254,8 @@ impl Workers {
         &mut self,
         wanted: Box<Wanted>,
         holder: Holder,
-        notifier: &Arc<Notifier<FromThread>>,
     ) -> anyhow::Result<Waiting> {
-        self.wait_by(notifier, move |state, notifier| {
+        self.give(Work::Wait, move |state, notifier| {
             let acquire = |wait: Wait<'_>| wanted.lock.acquire(&wanted.options, holder, wait);
             let attempted = wanted.wait(state, notifier, acquire);
             let outcome = if state.is_canceled.load(Ordering::SeqCst) {
@@ -279,18 +274,27 @@ impl Workers {
         })
     }
 
-    fn wait_by(
+    /// Does in a thread what may take long.
+    pub(super) fn answer(
         &mut self,
-        notifier: &Arc<Notifier<FromThread>>,
-        wait: impl FnOnce(&State, &Notifier<FromThread>) -> FromThread + Send + 'static,
+        id: u64,
+        work: Work,
+        answer: impl FnOnce() -> Answer + Send + 'static,
+    ) -> anyhow::Result<Waiting> {
+        self.give(work, move |_, _| FromThread::Done(id, answer()))
+    }
+
+    fn give(
+        &mut self,
+        work: Work,
+        run: impl FnOnce(&State, &Notifier<FromThread>) -> FromThread + Send + 'static,
     ) -> anyhow::Result<Waiting> {
         let state = Arc::new(State::default());
-        let (own, notifier) = (Arc::clone(&state), Arc::clone(notifier));
-        let worker = self.give(Box::new(move || {
-            let over = wait(&own, &notifier);
-            notifier.send(over);
-        }))?;
-        let work = Work::Wait;
+        let (own, notifier) = (Arc::clone(&state), Arc::clone(&self.notifier));
+        let job: Job = Box::new(move || notifier.send(run(&own, &notifier)));
+        let worker = self.idle.pop().map_or_else(Worker::start, Ok)?;
+        let sent = worker.jobs.send(job);
+        sent.map_err(|_| anyhow!("a thread has ended"))?;
         Ok(Waiting {
             work,
             state,
@@ -298,29 +302,10 @@ impl Workers {
         })
     }
 
-    /// Does in a thread what may take long.
-    pub(super) fn answer(
-        &mut self,
-        id: u64,
-        notifier: &Arc<Notifier<FromThread>>,
-        work: Work,
-        answer: impl FnOnce() -> Answer + Send + 'static,
-    ) -> anyhow::Result<Waiting> {
-        let notifier = Arc::clone(notifier);
-        let worker = self.give(Box::new(move || {
-            notifier.send(FromThread::Done(id, answer()));
-        }))?;
-        Ok(Waiting {
-            work,
-            state: Arc::default(),
-            worker,
-        })
-    }
-
     /// The wait is over.
     pub(super) fn keep(&mut self, waiting: Waiting) {
-        if self.0.len() < MAX_IDLE {
-            self.0.push(waiting.worker);
+        if self.idle.len() < MAX_IDLE {
+            self.idle.push(waiting.worker);
         }
     }
 }
@@ -334,7 +319,7 @@ mod tests {
     fn what_is_no_wait_is_not_canceled_and_its_answer_comes() {
         let (notifier, events) = events().unwrap();
         let (go_on, is_asked) = mpsc::channel();
-        let mut workers = Workers::default();
+        let mut workers = Workers::new(notifier);
         let line = String::from("released");
         let answer = move || {
             is_asked.recv().unwrap();
@@ -343,7 +328,7 @@ mod tests {
                 ..Answer::default()
             }
         };
-        let release = workers.answer(7, &notifier, Work::Other, answer).unwrap();
+        let release = workers.answer(7, Work::Other, answer).unwrap();
         release.cancel();
         assert!(!release.is_canceled() && release.goes_on());
         go_on.send(()).unwrap();
