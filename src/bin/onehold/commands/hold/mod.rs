@@ -1,20 +1,8 @@
 //! `hold`: hold a lock for a program, as long as its end of a pipe is open. `serve` holds many.
 
-#[cfg(unix)]
-mod answer;
 mod event;
 #[cfg(unix)]
-mod held;
-#[cfg(unix)]
-mod pipes;
-#[cfg(unix)]
-mod repeated;
-#[cfg(unix)]
-mod request;
-#[cfg(unix)]
 mod serve;
-#[cfg(unix)]
-mod waiting;
 
 use std::cell::Cell;
 use std::io::IsTerminal;

@@ -11,12 +11,12 @@ use anyhow::anyhow;
 use onehold::command_line::signal::{interrupt, without_signals};
 use onehold::{Attempt, Hold, Holder, Lock, Options, Wait, WaitDecision};
 
-use super::End;
 use super::answer::{Answer, canceled, line};
-use super::event::Event;
 use super::pipes::Notifier;
 use crate::arguments::args::{HoldArgs, WaitLimit};
 use crate::commands::acquire;
+use crate::commands::hold::End;
+use crate::commands::hold::event::Event;
 use crate::configuration::session::Session;
 use crate::output::failure::failed;
 use crate::taking::{Taking, malformed};

@@ -1,6 +1,13 @@
 //! `hold --serve`: hold many locks for a program. One thread answers requests and releases locks; waits have threads
 //! of their own.
 
+mod answer;
+mod held;
+mod pipes;
+mod repeated;
+mod request;
+mod waiting;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,15 +18,8 @@ use onehold::command_line::drop_code_pages;
 use onehold::status::{Pid, ProcessId, Program};
 use onehold::{Attempt, Blocked, Hold, Holder, LockName, Status};
 
-use super::NOTED_WITHIN;
-use super::answer::{Answer, answer, canceled, line};
 use super::event::Event;
-use super::held::{Held, give_back};
-use super::pipes::{Events, Input, Line, Output, events};
-use super::repeated::Repeated;
-use super::request::{self, Malformed, What};
-use super::waiting::{Attempted, FromThread, Prepared, Waiting, Wanted, Work, Workers};
-use super::{End, pass_on_signals};
+use super::{End, NOTED_WITHIN, pass_on_signals};
 use crate::arguments::args::{
     Acquire, Cli, DieWith, HoldArgs, HoldUntilEnd, OnZombie, UsageError, Verb,
 };
@@ -32,6 +32,12 @@ use crate::supervising::die_with;
 use crate::supervising::supervise::{self, CHECK_INTERVAL};
 use crate::taking::{Taking, malformed};
 use crate::words;
+use answer::{Answer, answer, canceled, line};
+use held::Held;
+use pipes::{Events, Input, Line, Output, events};
+use repeated::Repeated;
+use request::{Malformed, What};
+use waiting::{Attempted, FromThread, Prepared, Waiting, Wanted, Work, Workers};
 
 /// How long a lock may take to be taken or given back once the server is to end.
 const LAST_ANSWER: Duration = Duration::from_secs(5);
@@ -441,13 +447,13 @@ impl Server<'_> {
         // One descriptor for each hold is left.
         let mut others = self.holds.values();
         others.any(|other| hold.share_directory(&other.hold));
-        let held = Held {
+        let own = Held {
             hold,
             lock: wanted.lock.clone(),
             caller: wanted.callers.last().copied(),
             missing_since: None,
         };
-        self.holds.insert(wanted.id, held);
+        self.holds.insert(wanted.id, own);
     }
 
     fn refuse_wanted(&mut self, wanted: &Wanted, blocked: Blocked) {
@@ -525,7 +531,7 @@ impl Server<'_> {
 
     fn give_back(&mut self, id: u64, held: Held, why: End) {
         if !held.lock.is_remote() {
-            give_back(id, held.hold, &why, &mut |line| {
+            held.give_back(id, &why, &mut |line| {
                 self.output.add(&line);
                 self.output.write();
             });
@@ -534,7 +540,7 @@ impl Server<'_> {
         // The store may not answer for long, but a loss is told at once.
         let notifier = Arc::clone(&self.workers.notifier);
         let work = move || {
-            give_back(id, held.hold, &why, &mut |line| {
+            held.give_back(id, &why, &mut |line| {
                 notifier.send(FromThread::Line(id, line));
             });
             Answer::default()
@@ -568,7 +574,7 @@ impl Server<'_> {
     fn end(mut self, why: &End, events: &mut Events<FromThread>) {
         let deadline = Instant::now() + LAST_ANSWER;
         for (id, held) in std::mem::take(&mut self.holds) {
-            give_back(id, held.hold, why, &mut |line| self.output.add(&line));
+            held.give_back(id, why, &mut |line| self.output.add(&line));
             self.output.write();
         }
         self.waits.values().for_each(Waiting::cancel);

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use onehold::{Hold, Lock};
 
-use super::event::Event;
-use super::{End, NOTED_WITHIN, is_noted_as_broken};
+use crate::commands::hold::event::Event;
+use crate::commands::hold::{End, NOTED_WITHIN, give_back, is_noted_as_broken};
 
 /// A hold of the program.
 pub(super) struct Held {
@@ -44,18 +44,18 @@ impl Held {
         let since = *self.missing_since.get_or_insert_with(Instant::now);
         (is_over || since.elapsed() >= NOTED_WITHIN).then_some(End::Lost)
     }
-}
 
-/// Gives a hold back. A loss is reported first: after the release, another may hold the lock.
-pub(super) fn give_back(id: u64, mut hold: Hold, why: &End, tell: &mut dyn FnMut(String)) {
-    let number = hold.number();
-    let mut tell = |why: &End, loss: Option<&str>, error: Option<&onehold::Error>| {
-        tell(Event::ended(number, why, loss, error).of(id).line());
-    };
-    if matches!(why, End::RequestByName) {
-        // What is left of it: its place in the queue, for example.
-        drop(hold);
-        return tell(why, None, None);
+    /// Gives it back. A loss is reported first: after the release, another may hold the lock.
+    pub(super) fn give_back(mut self, id: u64, why: &End, tell: &mut dyn FnMut(String)) {
+        let number = self.hold.number();
+        let mut tell = |why: &End, loss: Option<&str>, error: Option<&onehold::Error>| {
+            tell(Event::ended(number, why, loss, error).of(id).line());
+        };
+        if matches!(why, End::RequestByName) {
+            // What is left of it: its place in the queue, for example.
+            drop(self.hold);
+            return tell(why, None, None);
+        }
+        give_back(&mut self.hold, why, &mut tell);
     }
-    super::give_back(&mut hold, why, &mut tell);
 }
