@@ -145,10 +145,8 @@ fn acquired(taking: Taking<'_>, pending: &PendingHold) -> Outcome {
     for was in pending.displaced() {
         outcome.notes.extend(displaced_text(session, was));
     }
-    if !pending.displaced().is_empty() {
-        let warnings = wait_for_displaced(session, pending.displaced(), None);
-        outcome.warnings.extend(warnings);
-    }
+    let warnings = wait_for_displaced(session, pending.displaced(), None);
+    outcome.warnings.extend(warnings);
     outcome.hold = Some(pending.number());
     outcome.displaced = displaced(pending.displaced());
     if session.global.json {

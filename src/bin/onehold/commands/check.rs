@@ -16,9 +16,6 @@ use crate::tables::work;
 use crate::taking::acquiring::basic_options;
 use crate::words;
 
-/// Of the JSON object, with `--mine`.
-const RUNS_UNDER: &str = "runs_under";
-
 #[inline(never)]
 pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     let lock = session.named_lock(typed.name)?;
@@ -91,7 +88,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     }
     if let Some(is_mine) = is_mine {
         let mut fields = outcome.more.as_object().cloned().unwrap_or_default();
-        fields.insert(RUNS_UNDER.to_owned(), is_mine.into());
+        fields.insert("runs_under".to_owned(), is_mine.into());
         outcome.more = fields.into();
     }
     Ok(outcome.lock(Box::new(status)).into())

@@ -12,7 +12,7 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use onehold::command_line::stdout_was_closed;
 use onehold::status::{Kind, Locker, Reason};
-use onehold::{Caller, Format, HoldInfo, LockName, Mode, State, Status};
+use onehold::{Caller, Format, HoldInfo, LockName, State, Status};
 
 use crate::arguments::args::Color;
 use crate::configuration::session::{Session, StoreSource};
@@ -214,16 +214,8 @@ pub(crate) struct Refused<'a> {
     pub(crate) to_wait: Option<&'static str>,
     /// Whether all that hold it are in its way. A slot needs the end of one of them.
     pub(crate) by_all: bool,
-    /// Asked for only under the hold that refuses it: to find that out reads the ancestors of the caller.
-    pub(crate) reentry: &'a dyn Fn() -> Option<Reentry>,
-}
-
-/// What a `run` can do under a hold that is in its way.
-pub(crate) enum Reentry {
-    /// `run --reentrant`, with the options for this mode.
-    InMode(Mode),
-    /// It can leave out this name: the others are not held.
-    WithoutName,
+    /// What it can do instead. Asked for only under the hold that refuses it: to find that out reads the ancestors of the caller.
+    pub(crate) reentry: &'a dyn Fn() -> Option<String>,
 }
 
 /// What to do about a refusal. `refused`: of `acquire` or `run`.
@@ -352,18 +344,7 @@ fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) ->
     }
     match refused.and_then(|refused| (refused.reentry)()) {
         _ if session.verb == "wait" => format!("{begin}: a wait would never end"),
-        Some(Reentry::InMode(mode)) => {
-            let mode = match mode {
-                Mode::Exclusive => String::new(),
-                Mode::Shared => " --shared".to_owned(),
-                Mode::Slots(slots) => format!(" --slots {slots}"),
-            };
-            let verb = format!("{} --reentrant{mode}", session.verb);
-            let line = command_line(session, &verb, status);
-            let command = if session.verb == "run" { " -- …" } else { "" };
-            format!("{begin}: use `{line}{command}`")
-        }
-        Some(Reentry::WithoutName) => format!("{begin}: leave that name out"),
+        Some(instead) => format!("{begin}: {instead}"),
         None => format!("{begin}, which stays held until it exits"),
     }
 }

@@ -1,5 +1,6 @@
 //! What `acquire`, `run` and `hold` share: waiting, prompts, force, and refusals.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use onehold::command_line::drop_code_pages;
@@ -19,7 +20,8 @@ use crate::messages::describe::{
 };
 use crate::messages::{Exit, Outcome, Printed, Refusal};
 use crate::output::report::{links, profile_values};
-use crate::output::{self, Reentry, Refused, block, next_step};
+use crate::output::suggested::command_line;
+use crate::output::{self, Refused, block, next_step};
 use crate::supervising::cancel::{self, Then};
 use crate::tables::work::{effects, spared};
 use crate::taking::progress::{LONG, Progress, is_long};
@@ -36,12 +38,9 @@ const MAX_PROMPTS: usize = 100;
 
 /// The options of the library that `check` has, too.
 pub(crate) fn basic_options(session: &Session, mode: Mode, max_age: Option<Duration>) -> Options {
-    let mut options = Options::new().mode(mode);
+    let mut options = Options::new().mode(mode).max_age(max_age);
     if let Some(owner) = &session.caller.owner {
         options = options.owner(owner);
-    }
-    if let Some(max_age) = max_age {
-        options = options.max_age(max_age);
     }
     if session.global.quiet && !session.global.json {
         // Nobody is told how many there are.
@@ -74,13 +73,11 @@ impl<'a> Taking<'a> {
         // There is no record that a default could be written into.
         let ttl_is_for_others = typed.ttl_is_default && lock.format().is_kernel_lock();
         let mut options = basic_options(session, self.mode(), typed.max_age)
+            .ttl(typed.ttl.filter(|_| !ttl_is_for_others))
             .inside(session.caller.inside.clone())
             .history(session.history);
         if let Some(message) = &typed.message {
             options = options.message(message);
-        }
-        if let Some(ttl) = typed.ttl.filter(|_| !ttl_is_for_others) {
-            options = options.ttl(ttl);
         }
         if !matches!(typed.on_zombie, None | Some(OnZombie::Take)) {
             options = options.refuse_zombies();
@@ -206,12 +203,9 @@ impl<'a> Taking<'a> {
             // once it has been known to be dead for long enough.
             None => Wait::no(),
         };
-        if let Some(most) = self.typed.max_waiting {
-            wait = wait.max_waiting(most);
-        }
-        if let Some(keep) = self.typed.keep_place {
-            wait = wait.keep_place(keep);
-        }
+        wait = wait
+            .max_waiting(self.typed.max_waiting)
+            .keep_place(self.typed.keep_place);
         let looks_again = limit.is_some() || self.lock.is_remote();
         let back_off = self.session.config.settings.back_off();
         if let Some((first, most)) = back_off.filter(|_| looks_again) {
@@ -318,12 +312,10 @@ impl<'a> Taking<'a> {
 
     /// The wanted lock that `status` is in the way of: itself, a parent or a child of it.
     fn wanted(self, status: &Status) -> &'a LockName {
-        let covers = |one: &str, other: &str| {
-            let rest = other.strip_prefix(one);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
+        let found = Path::new(&status.name);
         let is_related = |name: &&LockName| {
-            covers(name.as_str(), &status.name) || covers(&status.name, name.as_str())
+            let name = Path::new(name.as_str());
+            found.starts_with(name) || name.starts_with(found)
         };
         let mut names = self.lock.names();
         names.find(is_related).unwrap_or(self.lock.name())
@@ -347,15 +339,25 @@ impl<'a> Taking<'a> {
         Ok(holds.any(|hold| self.session.is_inside(hold) && is_enough(hold)))
     }
 
-    fn reentry(self, status: &Status) -> Option<Reentry> {
-        if self.session.verb == "acquire" || !self.session.is_inside(status) {
+    /// What a `run` or `hold` can do under a hold that is in its way.
+    fn reentry(self, status: &Status) -> Option<String> {
+        let (session, verb) = (self.session, self.session.verb);
+        if verb == "acquire" || !session.is_inside(status) {
             return None;
         }
-        if self.is_inside_all().unwrap_or(false) {
-            return Some(Reentry::InMode(self.mode()));
+        if !self.is_inside_all().unwrap_or(false) {
+            // The others are not held.
+            let is_inside = self.is_inside(self.wanted(status)).unwrap_or(false);
+            return is_inside.then(|| "leave that name out".to_owned());
         }
-        let is_inside = self.is_inside(self.wanted(status));
-        is_inside.unwrap_or(false).then_some(Reentry::WithoutName)
+        let mode = match self.mode() {
+            Mode::Exclusive => String::new(),
+            Mode::Shared => " --shared".to_owned(),
+            Mode::Slots(slots) => format!(" --slots {slots}"),
+        };
+        let line = command_line(session, &format!("{verb} --reentrant{mode}"), status);
+        let command = if verb == "run" { " -- …" } else { "" };
+        Some(format!("use `{line}{command}`"))
     }
 
     /// The outcome of a refused `acquire`, `run` or `hold`.
