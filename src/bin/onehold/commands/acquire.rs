@@ -25,7 +25,7 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
         None if is_lease(taking) => Holder::Lease,
         None => Holder::of_caller()?,
     };
-    let attempt = taking.take(taking.options(), None, |options, wait| {
+    let attempt = taking.take(taking.options(), |options, wait| {
         lock.acquire(options, holder, wait)
     })?;
     match attempt {
@@ -101,6 +101,7 @@ fn acquired(taking: Taking<'_>, pending: &PendingHold) -> Outcome {
         session,
         typed,
         lock,
+        ..
     } = taking;
     let record = pending.info();
     let name = words::names(lock);

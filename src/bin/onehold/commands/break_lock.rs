@@ -196,9 +196,7 @@ pub(crate) fn break_shown(
                 }
             };
             let mut outcome = Outcome::new(Exit::DONE, "broken", text).warnings(&warnings);
-            if session.tells() {
-                output::eprint(&format!("onehold: {}", outcome.message));
-            }
+            output::tell(session, &outcome.message);
             let warning = running_warning(session, &was, at_once);
             outcome.warnings.extend(warning.or(starter));
             Ok(outcome.removed(was))

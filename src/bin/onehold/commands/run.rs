@@ -81,7 +81,7 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let words: Vec<_> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let hold = match taking.hold(None, run_options, taking.options().command(words))? {
+    let hold = match taking.hold(run_options, taking.options().command(words))? {
         Ok(hold) => hold,
         Err(mut outcome) => {
             if is_derived {
@@ -92,9 +92,8 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     };
     if is_derived && !session.global.verbose && session.tells_success() {
         let name = words::names(&lock);
-        output::eprint(&format!(
-            "onehold: no NAME given: holding {name}, derived from the command"
-        ));
+        let text = format!("no NAME given: holding {name}, derived from the command");
+        output::tell(session, &text);
     }
     if typed.exec {
         taking.report_acquired(&hold, None);

@@ -40,7 +40,7 @@ pub(crate) fn wait(session: &Session, typed: args::WaitUntilFree) -> CommandResu
                 ..asked.clone()
             };
             let taking = Taking::new(session, &left, lock)?;
-            let attempt = taking.take(taking.options(), None, |options, wait| {
+            let attempt = taking.take(taking.options(), |options, wait| {
                 lock.wait_until_free(options, wait)
             })?;
             match attempt {

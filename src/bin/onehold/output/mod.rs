@@ -82,6 +82,13 @@ pub(crate) fn say(session: &Session, message: &str) {
     }
 }
 
+/// The same, but not with `--quiet` either.
+pub(crate) fn tell(session: &Session, message: &str) {
+    if session.tells() {
+        say(session, message);
+    }
+}
+
 /// Prints lines to stderr in one write. Ignores errors.
 pub(crate) fn eprint(line: &str) {
     let line = format!("{line}\n");

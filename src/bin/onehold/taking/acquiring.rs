@@ -59,9 +59,6 @@ const DETAILS: [&str; 6] = [
     "hold",
 ];
 
-/// Called as soon as the command has to wait, with what is in the way.
-pub(crate) type OnWait<'a> = &'a dyn Fn(&Status);
-
 impl<'a> Taking<'a> {
     fn mode(&self) -> Mode {
         args::mode(self.typed.shared, self.typed.slots)
@@ -97,11 +94,10 @@ impl<'a> Taking<'a> {
     /// Takes the lock for a command, or says why it is refused.
     pub(crate) fn hold(
         self,
-        on_wait: Option<OnWait<'_>>,
         run: RunOptions,
         options: Options,
     ) -> anyhow::Result<Result<Hold, Outcome>> {
-        let attempt = self.take(options, on_wait, |options, wait| {
+        let attempt = self.take(options, |options, wait| {
             self.lock.hold_for_command(options, run, wait)
         })?;
         Ok(attempt
@@ -128,7 +124,6 @@ impl<'a> Taking<'a> {
     pub(crate) fn take<T>(
         self,
         mut options: Options,
-        on_wait: Option<OnWait<'_>>,
         attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
     ) -> anyhow::Result<Attempt<T>> {
         let (session, typed, lock) = (self.session, self.typed, self.lock);
@@ -137,21 +132,14 @@ impl<'a> Taking<'a> {
         let others = || lock.names().skip(1);
         if others().next().is_some() && session.tells_success() {
             for told in doubtful_names(others()) {
-                output::eprint(&format!("onehold: {told}"));
+                output::tell(session, &told);
             }
         }
         let mut limit = typed.wait.filter(|_| !typed.force);
         let mut prompts = 0;
         loop {
-            let once = |limit| self.once(limit, on_wait, |wait| attempt(&options, wait));
-            let began = Instant::now();
-            let attempted = match once(limit) {
-                Err(error) if malformed::is_why(self, &error) => {
-                    malformed::take_beside(self, limit, began, once)?
-                }
-                attempted => attempted?,
-            };
-            let blocked = match attempted {
+            let once = |limit| self.once(limit, |wait| attempt(&options, wait));
+            let blocked = match malformed::attempt_beside(self, limit, once)? {
                 Attempt::Blocked(blocked) if prompts < MAX_PROMPTS => blocked,
                 attempted => return Ok(attempted),
             };
@@ -172,7 +160,6 @@ impl<'a> Taking<'a> {
     fn once<T>(
         self,
         limit: Option<WaitLimit>,
-        on_wait: Option<OnWait<'_>>,
         attempt: impl FnOnce(Wait<'_>) -> onehold::Result<Attempt<T>>,
     ) -> onehold::Result<Attempt<T>> {
         let progress = Progress::new(self.session, self.lock);
@@ -180,7 +167,7 @@ impl<'a> Taking<'a> {
         if self.lock.is_remote() && limit.is_some_and(is_long) {
             progress.begin_silent();
         }
-        match attempt(self.wait(limit, &progress, on_wait)) {
+        match attempt(self.wait(limit, &progress)) {
             Ok(held) if !matches!(held, Attempt::Blocked(_)) => {
                 progress.end(cancel::signal_so_far().is_none());
                 // From here on Ctrl-C does not cancel.
@@ -214,14 +201,9 @@ impl<'a> Taking<'a> {
         wait
     }
 
-    fn wait(
-        self,
-        limit: Option<WaitLimit>,
-        progress: &'a Progress<'a>,
-        on_wait: Option<OnWait<'a>>,
-    ) -> Wait<'a> {
-        let (session, lock) = (self.session, self.lock);
-        let is_remote = lock.is_remote();
+    fn wait(self, limit: Option<WaitLimit>, progress: &'a Progress<'a>) -> Wait<'a> {
+        let (session, on_wait) = (self.session, self.on_wait);
+        let is_remote = self.lock.is_remote();
         let mut wait = self.plain_wait(limit);
         if on_wait.is_some() && session.global.json {
             wait = wait.with_position();
@@ -521,7 +503,7 @@ fn tell_ripening(session: &Session, status: &Status) {
     if session.tells_success() {
         let left = words::span(status.verdict.takeable_in.unwrap_or_default());
         let holder = describe_holder(status, local);
-        output::eprint(&format!("onehold: {holder}; taking it over in {left}"));
+        output::tell(session, &format!("{holder}; taking it over in {left}"));
     }
 }
 
@@ -583,10 +565,10 @@ fn wait_for_one(
 ) -> Option<String> {
     const CHECK_INTERVAL: Duration = Duration::from_millis(200);
     let record = status.info()?;
+    let keeps_running = |who: &str| Some(format!("{who} was not signaled and keeps running"));
     if status.verdict.reason == Reason::Locked {
         let lockers = describe::lockers_in_brief(status);
-        let lockers = lockers.as_deref().unwrap_or("who holds its kernel lock");
-        return Some(format!("{lockers} was not signaled and keeps running"));
+        return keeps_running(lockers.as_deref().unwrap_or("who holds its kernel lock"));
     }
     let pid = status.verdict.pid?;
     let has_kernel_lock = status.verdict.evidence == Evidence::KernelLock;
@@ -605,24 +587,26 @@ fn wait_for_one(
         None | Some(false) => return None,
     }
     if let Some(program) = record.program().filter(|_| record.is_served()) {
-        let process = describe::process(program.pid.get(), &program.command);
-        return (!program.has_ended())
-            .then(|| format!("{process} was not signaled and keeps running"));
+        if program.has_ended() {
+            return None;
+        }
+        return keeps_running(&describe::process(program.pid.get(), &program.command));
     }
     // These have no wrapper that would notice the loss.
     if !(record.has_wrapper() || record.is_without_command()) {
-        return Some(format!("{process} was not signaled and keeps running"));
+        return keeps_running(&process);
     }
     if status.wait_for_command(Duration::ZERO) {
         return None;
     }
     let limit = status.time_to_exit();
     let deadline = since + limit;
-    if session.tells() && Instant::now() < deadline {
+    if Instant::now() < deadline {
         let time = words::span(limit);
-        output::eprint(&format!(
-            "onehold: waiting up to {time} for {process} to exit"
-        ));
+        output::tell(
+            session,
+            &format!("waiting up to {time} for {process} to exit"),
+        );
     }
     let is_ending =
         || cancel::signal_so_far().is_some() || queue.is_some_and(SignalQueue::is_ending);

@@ -5,7 +5,7 @@ pub(crate) mod malformed;
 pub(crate) mod progress;
 pub(crate) mod prompt;
 
-use onehold::Lock;
+use onehold::{Lock, Status};
 
 use crate::arguments::args::{HoldArgs, UsageError};
 use crate::configuration::session::Session;
@@ -16,6 +16,8 @@ pub(crate) struct Taking<'a> {
     pub(crate) session: &'a Session,
     pub(crate) typed: &'a HoldArgs,
     pub(crate) lock: &'a Lock,
+    /// Called as soon as the command has to wait, with what is in the way.
+    pub(crate) on_wait: Option<&'a dyn Fn(&Status)>,
 }
 
 impl<'a> Taking<'a> {
@@ -40,6 +42,7 @@ impl<'a> Taking<'a> {
                     session,
                     typed,
                     lock,
+                    on_wait: None,
                 });
             }
         };

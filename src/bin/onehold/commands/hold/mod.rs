@@ -122,7 +122,11 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     // The program that has started this one, as far as that is known.
     let parent = || die_with::find(Some(DieWith::Parent)).ok().flatten();
     let options = options.for_program(die_with.or_else(parent).map(Program::of));
-    let hold = match taking.hold(Some(&begins_to_wait), run, options)? {
+    let taking = Taking {
+        on_wait: Some(&begins_to_wait),
+        ..taking
+    };
+    let hold = match taking.hold(run, options)? {
         Ok(hold) => hold,
         Err(outcome) => return Ok(outcome.into()),
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use onehold::command_line::signal::{interrupt, without_signals};
@@ -93,6 +93,7 @@ impl Wanted {
             session: &self.session,
             typed: &self.typed,
             lock: &self.lock,
+            on_wait: None,
         }
     }
 
@@ -142,14 +143,7 @@ impl Wanted {
             });
             attempt(wait)
         };
-        let began = Instant::now();
-        let limit = self.typed.wait;
-        match once(limit) {
-            Err(error) if malformed::is_why(taking, &error) => {
-                malformed::take_beside(taking, limit, began, once)
-            }
-            attempted => attempted,
-        }
+        malformed::attempt_beside(taking, self.typed.wait, once)
     }
 }
 
