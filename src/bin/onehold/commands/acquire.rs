@@ -8,12 +8,12 @@ use onehold::{Attempt, Format, HoldInfo, Holder, Mode, PendingHold, Status};
 use serde_json::json;
 
 use crate::arguments::args;
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, is_held, local};
-use crate::messages::{CommandResult, Exit, Outcome, Printed, displaced};
+use crate::configuration::Session;
+use crate::messages::{
+    CommandResult, Exit, Outcome, Printed, describe, describe_holder, displaced, is_held, local,
+};
 use crate::supervising::cancel;
-use crate::taking::Taking;
-use crate::taking::acquiring::{displaced_text, give_back_untold, wait_for_displaced};
+use crate::taking::{Taking, displaced_text, give_back_untold, wait_for_displaced};
 use crate::{output, words};
 
 #[inline(never)]

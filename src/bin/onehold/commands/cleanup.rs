@@ -5,11 +5,9 @@ use onehold::status::Reason;
 use onehold::{Error, Lock, State, Status};
 
 use crate::arguments::args;
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, local};
-use crate::messages::{CommandResult, Exit, Outcome};
-use crate::output::only_remover;
-use crate::output::suggested::{command_line, store_command};
+use crate::configuration::Session;
+use crate::messages::{CommandResult, Exit, Outcome, describe, describe_holder, local};
+use crate::output::{command_line, only_remover, store_command};
 use crate::words;
 
 #[inline(never)]

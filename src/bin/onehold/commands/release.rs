@@ -6,10 +6,9 @@ use onehold::{Caller, HoldInfo, Lock, LockName, Release, State, Status};
 use crate::arguments::args::{self, UsageError};
 use crate::commands::break_lock::break_shown;
 use crate::commands::not_yours::not_yours;
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, local};
-use crate::messages::{CommandResult, Exit, Outcome};
-use crate::output::suggested::about_file;
+use crate::configuration::Session;
+use crate::messages::{CommandResult, Exit, Outcome, describe, describe_holder, local};
+use crate::output::about_file;
 use crate::words;
 
 #[inline(never)]

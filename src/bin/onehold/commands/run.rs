@@ -11,16 +11,13 @@ use onehold::{Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::args::{self, UsageError};
-use crate::configuration::session::{HOLDS, Session};
+use crate::configuration::{HOLDS, Session};
 use crate::messages::{CommandResult, Printed};
 use crate::output;
-use crate::supervising::cancel::{self, Then};
-use crate::supervising::die_with;
 #[cfg(all(feature = "cluster", target_os = "linux"))]
 use crate::supervising::keeper;
-use crate::supervising::supervise;
-use crate::taking::Taking;
-use crate::taking::prompt::report_cancel;
+use crate::supervising::{Then, cancel, die_with, supervise};
+use crate::taking::{Taking, report_cancel};
 use crate::words;
 
 pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {

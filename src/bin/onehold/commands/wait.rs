@@ -6,7 +6,7 @@ use anyhow::bail;
 use onehold::{Attempt, Lock};
 
 use crate::arguments::args::{self, HoldArgs, UsageError, WaitLimit};
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::{CommandResult, Exit, Outcome};
 use crate::supervising::cancel;
 use crate::taking::Taking;

@@ -7,7 +7,7 @@ use onehold::command_line::signal::exit_by_signal;
 use onehold::{Error, Status};
 use serde_json::{Value, json};
 
-use crate::messages::exit::Exit;
+use crate::messages::Exit;
 use crate::words;
 
 /// The result of a command.

@@ -8,11 +8,9 @@ use serde_json::json;
 
 use crate::arguments::args::UsageError;
 use crate::arguments::slip::as_shell_line;
-use crate::configuration::session::Session;
-use crate::messages::Refusal;
-use crate::messages::exit::Exit;
-use crate::messages::outcome::Outcome;
-use crate::output::suggested::store_command;
+use crate::configuration::Session;
+use crate::messages::{Exit, Outcome, Refusal};
+use crate::output::store_command;
 use crate::words;
 
 /// The exit code of an error.

@@ -1,8 +1,8 @@
 //! All output of the program: data on stdout, messages on stderr.
 
-pub(crate) mod failure;
+mod failure;
 pub(crate) mod report;
-pub(crate) mod suggested;
+mod suggested;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -15,13 +15,13 @@ use onehold::status::{Kind, Locker, Reason};
 use onehold::{Caller, Format, HoldInfo, LockName, State, Status};
 
 use crate::arguments::args::Color;
-use crate::configuration::session::{Session, StoreSource};
-use crate::messages::describe::{self, is_held, is_run, local};
-use crate::messages::exit::Exit;
-use crate::messages::outcome::Outcome;
-use crate::output::report::{object, warnings};
-use crate::output::suggested::{command_line, store_command};
+use crate::configuration::{Session, StoreSource};
+use crate::messages::{Exit, Outcome, describe, is_held, is_run, local};
 use crate::words::{self, path_text};
+pub(crate) use failure::{failed, failed_without_store, hint_about_file};
+pub(crate) use report::{escape_json, links, lock_value, profile_values};
+use report::{object, warnings};
+pub(crate) use suggested::{about_file, command_line, store_command};
 
 /// Sets for the whole program whether output is colored.
 pub(crate) fn set_color(color: Color) {

@@ -18,13 +18,11 @@ use onehold::{Hold, Lock, LockName, ReleaseOutcome, Status};
 use serde_json::json;
 
 use crate::arguments::args::{self, OnLost};
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, local};
-use crate::messages::{CommandResult, Exit, Outcome, Printed, Refusal, displaced};
-use crate::supervising::cancel::{self, SIGINT};
-use crate::supervising::die_with;
-use crate::supervising::heartbeat::Heartbeat;
-use crate::supervising::loss::{broken_text, loss_text};
+use crate::configuration::Session;
+use crate::messages::{
+    CommandResult, Exit, Outcome, Printed, Refusal, describe, describe_holder, displaced, local,
+};
+use crate::supervising::{Heartbeat, SIGINT, broken_text, cancel, die_with, loss_text};
 use crate::{output, words};
 
 /// Interval of the check whether the path still leads to the own lock file.

@@ -3,11 +3,9 @@
 use onehold::Status;
 
 use crate::arguments::args;
-use crate::configuration::session::Session;
-use crate::messages::describe::{describe_holder, local};
-use crate::messages::{CommandResult, Exit, Outcome};
-use crate::output::failure::failed;
-use crate::output::whole_block;
+use crate::configuration::Session;
+use crate::messages::{CommandResult, Exit, Outcome, describe_holder, local};
+use crate::output::{failed, whole_block};
 use crate::tables::prometheus::metrics;
 use crate::tables::rows::{rows_of, select};
 use crate::tables::table::{table, terminal_width};

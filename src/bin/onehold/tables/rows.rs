@@ -8,7 +8,7 @@ use onehold::status::Reason;
 use onehold::{HoldInfo, Listing, State, Status};
 
 use crate::arguments::args::{self, ListOrder};
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::describe;
 use crate::output::paint;
 use crate::tables::table::{Mark, natural_order};

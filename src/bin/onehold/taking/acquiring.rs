@@ -13,20 +13,16 @@ use serde_json::{Value, json};
 
 use crate::arguments::args::{self, OnZombie, WaitLimit};
 use crate::arguments::slip::doubtful_names;
-use crate::configuration::WANTED;
-use crate::configuration::session::Session;
-use crate::messages::describe::{
-    self, describe_deadlock, describe_holder, describe_obstacle, describe_past_holder, local,
+use crate::configuration::{Session, WANTED};
+use crate::messages::{
+    Exit, Outcome, Printed, Refusal, describe, describe_deadlock, describe_holder,
+    describe_obstacle, describe_past_holder, local,
 };
-use crate::messages::{Exit, Outcome, Printed, Refusal};
-use crate::output::report::{links, profile_values};
-use crate::output::suggested::command_line;
-use crate::output::{self, Refused, block, next_step};
-use crate::supervising::cancel::{self, Then};
+use crate::output::{self, Refused, block, command_line, links, next_step, profile_values};
+use crate::supervising::{Then, cancel};
 use crate::tables::work::{effects, spared};
 use crate::taking::progress::{LONG, Progress, is_long};
-use crate::taking::prompt::{confirm, report_cancel};
-use crate::taking::{Taking, malformed};
+use crate::taking::{Taking, confirm, malformed, report_cancel};
 use crate::words;
 
 /// By how much a wait may end before its time, which is measured in milliseconds.

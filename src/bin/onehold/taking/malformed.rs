@@ -7,8 +7,7 @@ use onehold::status::Reason;
 use onehold::{Attempt, Blocked, Error, Status};
 
 use crate::arguments::args::{OnZombie, WaitLimit};
-use crate::taking::Taking;
-use crate::taking::prompt::confirm;
+use crate::taking::{Taking, confirm};
 use crate::{output, words};
 
 /// Limit of attempts: each finds something other than the one before, or waits a while.

@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::End;
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::displaced;
-use crate::output::report::{escape_json, lock_value};
+use crate::output::{escape_json, lock_value};
 use crate::{output, words};
 
 /// One line of `--json`. The line `failed` is that of other commands, see `report`.

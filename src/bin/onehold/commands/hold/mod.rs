@@ -10,16 +10,13 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use crate::arguments::args::{DieWith, HoldUntilEnd, OnZombie, UsageError};
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::{CommandResult, Exit, Printed};
-use crate::supervising::cancel::{self, SIGINT, Then};
-use crate::supervising::die_with::{self, in_thread};
-use crate::supervising::heartbeat::Heartbeat;
-use crate::supervising::loss::{broken_text, loss_text};
-use crate::supervising::supervise::{self, CHECK_INTERVAL, SIGHUP, SIGQUIT, SIGTERM};
-use crate::taking::Taking;
-use crate::taking::acquiring::give_back_untold;
-use crate::taking::prompt::report_cancel;
+use crate::supervising::{
+    CHECK_INTERVAL, Heartbeat, SIGHUP, SIGINT, SIGQUIT, SIGTERM, Then, broken_text, cancel,
+    die_with, in_thread, loss_text, supervise,
+};
+use crate::taking::{Taking, give_back_untold, report_cancel};
 use crate::{output, words};
 use anyhow::bail;
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};

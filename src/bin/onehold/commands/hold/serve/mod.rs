@@ -24,12 +24,10 @@ use crate::arguments::args::{
     Acquire, Cli, DieWith, HoldArgs, HoldUntilEnd, OnZombie, UsageError, Verb,
 };
 use crate::commands::{acquire, session};
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::{CommandResult, Exit, Outcome, Printed, Refusal};
-use crate::output::failure::{failed, failed_without_store};
-use crate::output::report;
-use crate::supervising::die_with;
-use crate::supervising::supervise::{self, CHECK_INTERVAL};
+use crate::output::{failed, failed_without_store, report};
+use crate::supervising::{CHECK_INTERVAL, die_with, supervise};
 use crate::taking::{Taking, malformed};
 use crate::words;
 use answer::{Answer, answer, canceled, line};

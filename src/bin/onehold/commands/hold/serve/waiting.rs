@@ -17,8 +17,8 @@ use crate::arguments::args::{HoldArgs, WaitLimit};
 use crate::commands::acquire;
 use crate::commands::hold::End;
 use crate::commands::hold::event::Event;
-use crate::configuration::session::Session;
-use crate::output::failure::failed;
+use crate::configuration::Session;
+use crate::output::failed;
 use crate::taking::{Taking, malformed};
 
 /// A wait that is over sooner is not told.
