@@ -32,7 +32,11 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
         Attempt::Held(pending) => Ok(hand_over(taking, pending)),
         Attempt::Mine(status) => Ok(already_held(session, status).into()),
         Attempt::Blocked(blocked) => {
-            let is_its_own = typed.pid.is_some() && is_held_by(&blocked.status, holder);
+            // It is kept by the process that another one is to be for.
+            let process = blocked.status.info().and_then(HoldInfo::process);
+            let is_its_own = typed.pid.is_some()
+                && blocked.status.verdict.pid_alive == Some(true)
+                && process.is_some_and(|process| Some(process) == holder.process_id());
             let hint = is_its_own.then(|| own_hold_hint(taking, &blocked.status));
             let mut outcome = taking.refused(blocked);
             if let (Some(hint), Some(last)) = (hint, outcome.notes.last_mut()) {
@@ -86,13 +90,6 @@ fn own_hold_hint(taking: Taking<'_>, status: &Status) -> String {
         None => "  that process holds it without an owner; for the same hold, give no --owner"
             .to_owned(),
     }
-}
-
-/// Whether a hold is kept by the process that another one is to be for.
-fn is_held_by(status: &Status, holder: Holder) -> bool {
-    let record = status.info();
-    let process = record.and_then(HoldInfo::process);
-    status.verdict.pid_alive == Some(true) && process.is_some() && process == holder.process_id()
 }
 
 /// The outcome of a hold that is about to be handed over.

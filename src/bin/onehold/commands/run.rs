@@ -82,7 +82,11 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
         Ok(hold) => hold,
         Err(mut outcome) => {
             if is_derived {
-                outcome.notes.push(about_derived_name(program, arguments));
+                let program = words::path_text(Path::new(program));
+                let arguments = if arguments.is_empty() { "" } else { " …" };
+                outcome.notes.push(format!(
+                    "  name derived from the command; to choose one: `onehold run NAME -- {program}{arguments}`"
+                ));
             }
             return Ok(outcome.into());
         }
@@ -133,14 +137,6 @@ fn lay_out(program: &OsString, arguments: &[OsString]) -> onehold::Result<Progra
         .as_deref()
         .map_or(program.as_os_str(), Path::as_os_str);
     Program::new(found, arguments).map_err(|source| spawn_error(program, source))
-}
-
-fn about_derived_name(program: &OsString, arguments: &[OsString]) -> String {
-    format!(
-        "  name derived from the command; to choose one: `onehold run NAME -- {}{}`",
-        words::path_text(Path::new(program)),
-        if arguments.is_empty() { "" } else { " …" }
-    )
 }
 
 /// Derives a lock name from the resolved path of the command and its arguments. The working directory

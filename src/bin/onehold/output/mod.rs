@@ -243,6 +243,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         None => format!("to {what}, run `{break_it}`"),
     };
     let acquires = matches!(session.verb, "acquire" | "run" | "hold");
+    let is_renewal = matches!(session.verb, "release" | "renew");
     let to_wait_longer = refused.and_then(|refused| refused.to_wait);
     let wait = |otherwise: &'static str| to_wait_longer.unwrap_or(otherwise);
     let to_wait = wait("to wait, add --wait");
@@ -299,7 +300,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         _ if acquires => format!("{to_wait}; {}", remove(end_hold)),
         _ if verdict.state == State::Zombie => next_step_for_zombie(session, status),
         // The hold number does not release the hold of a `run`.
-        _ if matches!(session.verb, "release" | "renew") && is_detached(status) => {
+        _ if is_renewal && status.hold().is_some() && !is_run(status) => {
             let (pass, remove) = (proof(status), remove(end_hold));
             format!("if it is yours, pass its {pass}; {remove}")
         }
@@ -387,10 +388,6 @@ fn own_lease_hint(session: &Session, status: &Status) -> String {
     format!(
         "{begin}: use its child, `{line}/step --owner {owner}{command}`, or run {release} first"
     )
-}
-
-fn is_detached(status: &Status) -> bool {
-    status.hold().is_some() && !is_run(status)
 }
 
 /// Returns whether `acquire` holds the lock for an ancestor of the caller.

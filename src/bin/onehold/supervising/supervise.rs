@@ -427,6 +427,14 @@ impl Supervisor<'_> {
         Some(status.clone().of_hold(self.hold.number()).unwrap_or(status))
     }
 
+    fn reap(&mut self, warnings: &mut Vec<String>) -> Option<ExitStatus> {
+        let status = self.child.wait().inspect_err(|error| {
+            let cause = words::cause_text(error);
+            warnings.push(format!("cannot read the exit code of the command: {cause}"));
+        });
+        status.ok()
+    }
+
     fn finish(mut self, queue: &SignalQueue) -> Printed {
         let name = words::quoted(self.hold.info().name());
         if self.forced.is_none() {
@@ -442,9 +450,8 @@ impl Supervisor<'_> {
         // Otherwise it is reaped after the release: see `wait`. A store of many machines asks for no process.
         let is_to_be_kept = self.hold.info().hold_at_least().is_some() && !is_broken;
         let is_noted_first = session.history && session.store.is_remote();
-        let early = (is_to_be_kept || is_noted_first).then(|| self.child.wait());
-        let known = early.as_ref().map(|status| status.as_ref().ok().copied());
-        let end = known.map(command_end);
+        let early = (is_to_be_kept || is_noted_first).then(|| self.reap(&mut warnings));
+        let end = early.map(command_end);
         if let Some(end) = end.filter(|_| is_noted_first) {
             let result = result_of(cause, self.is_lost, end);
             self.hold.will_end(result, Some(end));
@@ -476,12 +483,7 @@ impl Supervisor<'_> {
             self.tell_fate_of_remote();
         }
         let was_lost = loss.is_some();
-        let status = early.unwrap_or_else(|| self.child.wait());
-        let status = status.inspect_err(|error| {
-            let cause = words::cause_text(error);
-            warnings.push(format!("cannot read the exit code of the command: {cause}"));
-        });
-        let status = status.ok();
+        let status = early.unwrap_or_else(|| self.reap(&mut warnings));
         if session.history {
             let end = command_end(status);
             let noted = self

@@ -70,7 +70,8 @@ fn take_beside<T>(
     }
 }
 
-fn waits(limit: Option<WaitLimit>) -> bool {
+/// Whether somebody who wants this waits for what is held.
+pub(crate) fn waits(limit: Option<WaitLimit>) -> bool {
     limit.is_some_and(|limit| limit != WaitLimit::AtMost(Duration::ZERO))
 }
 

@@ -28,13 +28,12 @@ use onehold::{Hold, Lock, ReleaseOutcome, RunOptions, Status};
 use event::Event;
 
 /// Why a hold ends.
+#[cfg_attr(not(unix), expect(dead_code, reason = "--serve is for Unix"))]
 enum End {
     Stdin,
     /// Of one of many holds.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "--serve is for Unix"))]
     Request,
     /// The same, by the name of its lock: its record is gone already.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "--serve is for Unix"))]
     RequestByName,
     /// With the sentence about it.
     Caller(&'static str),
@@ -102,7 +101,10 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     if lock.is_remote() && !is_terminal {
         // etcd may not answer for as long as a wait lasts.
         report_cancel(session, Then::Ends);
-        watch_stdin_after(CHECK_INTERVAL)?;
+        in_thread("unanswered", || {
+            std::thread::sleep(CHECK_INTERVAL);
+            stdin_cancels();
+        })?;
     }
     let begins_to_wait = |status: &Status| {
         if session.global.json {
@@ -157,14 +159,6 @@ fn enclosed(
     tell_held(session, &held)?;
     let why = ends.recv()?;
     Ok(tell_end(session, number, &why, None, None))
-}
-
-/// Gives up if stdin has ended after that time, and the lock is not held.
-fn watch_stdin_after(time: Duration) -> anyhow::Result<()> {
-    in_thread("unanswered", move || {
-        std::thread::sleep(time);
-        stdin_cancels();
-    })
 }
 
 /// Waits for the end of stdin. Returns whether it cancels: the lock is not held yet.

@@ -217,8 +217,7 @@ impl Server<'_> {
             }
             What::Command(cli) if self.is_in_use(id) => {
                 let why = UsageError(format!("id {id} is in use"));
-                let (id, command) = (Some(id), cli.verb.word());
-                self.refuse(Malformed { id, command, why });
+                self.refuse_by(Some(id), cli.verb.word(), &why.into());
             }
             What::Command(cli) => {
                 let command = cli.verb.word();
@@ -326,7 +325,8 @@ impl Server<'_> {
         }
         match wanted.try_now() {
             Ok(Attempt::Blocked(blocked))
-                if wanted.waits() && !self.waits_for_itself(&wanted, &blocked) =>
+                if malformed::waits(wanted.typed.wait)
+                    && !self.waits_for_itself(&wanted, &blocked) =>
             {
                 self.wait(wanted, None)
             }

@@ -109,12 +109,6 @@ impl Wanted {
         self.lock.is_remote() || !matches!(self.lock.format(), Native | Flock)
     }
 
-    /// Whether it waits for a lock that is held.
-    pub(super) fn waits(&self) -> bool {
-        let wait = self.typed.wait;
-        wait.is_some_and(|limit| limit != WaitLimit::AtMost(Duration::ZERO))
-    }
-
     pub(super) fn is_endless(&self) -> bool {
         self.typed.wait == Some(WaitLimit::Forever)
     }
