@@ -19,7 +19,7 @@ use crate::configuration::Session;
 use crate::messages::{CommandResult, Exit, Printed, is_held, local};
 use crate::supervising::SIGINT;
 use crate::tables::events::print_events;
-use crate::tables::rows::{cells, rows_of, select};
+use crate::tables::list::{cells, rows_of, select};
 use crate::tables::table::{AGE, Mark, cut, table};
 use crate::{output, words};
 
