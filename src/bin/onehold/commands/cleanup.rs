@@ -83,11 +83,11 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         outcome.notes.extend(without);
     }
     let settings = &session.config.settings;
-    let text = |error| settings.error_message(error);
-    outcome.warnings.extend(cleanup.errors.iter().map(text));
+    let errors = cleanup.errors.iter();
+    let errors = errors.map(|error| settings.error_message(error));
     outcome = outcome
-        .warnings(&cleanup.warnings)
-        .incomplete(&cleanup.errors, "removed");
+        .incomplete(errors, "removed")
+        .warnings(&cleanup.warnings);
     outcome.is_removed = !typed.dry_run;
     outcome.locks = cleanup.removed;
     Ok(outcome.into())

@@ -405,10 +405,7 @@ impl Supervisor<'_> {
 
     /// How the hold was lost, if that is known.
     fn fate(&self) -> Option<String> {
-        let name = words::quoted(self.hold.info().name());
-        let (lock, number) = (self.lock()?, self.hold.number());
-        let fate = lock.fate(number);
-        let (text, is_known) = describe::fate(&name, number, &fate, lock.is_remote())?;
+        let (text, is_known) = describe::fate(&self.lock()?, self.hold.number())?;
         is_known.then_some(text)
     }
 

@@ -30,11 +30,9 @@ pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
         }
         selected => selected?,
     };
-    let mut outcome = Outcome::new(Exit::DONE, "listed", message);
-    outcome.warnings = listing.errors.iter().map(words::error_chain).collect();
-    outcome = outcome
-        .warnings(&listing.warnings)
-        .incomplete(&listing.errors, "read");
+    let mut outcome = Outcome::new(Exit::DONE, "listed", message)
+        .incomplete(listing.errors.iter().map(words::error_chain), "read")
+        .warnings(&listing.warnings);
     // A failure prints its message anyway.
     let is_empty = listing.locks.is_empty() && !typed.prometheus;
     outcome = outcome.told_if(session.global.verbose || is_empty);
