@@ -112,10 +112,10 @@ impl Options {
         for_program(program: impl Into<Option<Program>>) => program = program.into().map(Box::new);
         /// A detached hold expires this long after it was acquired or last renewed, by a clock that does
         /// not stop while the machine is suspended. A live `run` keeps its lock beyond it.
-        ttl(ttl: Duration) => ttl = Some(ttl);
+        ttl(ttl: impl Into<Option<Duration>>) => ttl = ttl.into();
         /// Age at which the hold becomes overdue, or a zombie if its holder cannot be checked. It is kept
         /// in the record; without it others judge by their own, 24 h by default.
-        max_age(max_age: Duration) => max_age = Some(max_age);
+        max_age(max_age: impl Into<Option<Duration>>) => max_age = max_age.into();
         /// Does not take zombies over: they block.
         refuse_zombies() => refuse_zombies = true;
         /// Takes a free lock although it is reserved for a waiter.

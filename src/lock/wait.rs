@@ -135,9 +135,12 @@ impl<'a> Wait<'a> {
     /// who finds one waiting knows that its turn begins later than now, and can leave the work to it. Needs a
     /// store in which waiters have a queue; on NFS and other filesystems of several hosts they have none, and
     /// this has no effect.
-    pub fn max_waiting(mut self, waiting: u32) -> Self {
+    pub fn max_waiting(mut self, waiting: impl Into<Option<u32>>) -> Self {
         if self.max_waiting != MaxWaiting::DoesNotWait {
-            self.max_waiting = MaxWaiting::AtMost(waiting.try_into().unwrap_or(usize::MAX));
+            self.max_waiting = match waiting.into() {
+                Some(most) => MaxWaiting::AtMost(most.try_into().unwrap_or(usize::MAX)),
+                None => MaxWaiting::NoLimit,
+            };
         }
         self
     }
@@ -147,8 +150,8 @@ impl<'a> Wait<'a> {
     /// it gets the position back. A kept place delays no other waiter. Up to 64 are kept for each lock. For a process
     /// that was killed, the time starts when another process notices. On etcd it is at least 5 s, and starts when the
     /// process last kept its lease alive, which it does three times in that time. Needs an owner.
-    pub fn keep_place(mut self, keep: Duration) -> Self {
-        self.keeps_place = Some(keep);
+    pub fn keep_place(mut self, keep: impl Into<Option<Duration>>) -> Self {
+        self.keeps_place = keep.into();
         self
     }
 

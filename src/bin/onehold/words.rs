@@ -22,15 +22,13 @@ pub(crate) fn error_chain(error: &onehold::Error) -> String {
     let mut text = escape(&error.to_string());
     let mut next = error.source();
     while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&escape(&cause_text(cause)));
+        text = text + ": " + &escape(&cause_text(cause));
         next = cause.source();
     }
-    if let Some(owner) = error.file_owner() {
-        text.push_str("; it belongs to user ");
-        text.push_str(&escape(&owner));
+    match error.file_owner() {
+        Some(owner) => format!("{text}; it belongs to user {}", escape(&owner)),
+        None => text,
     }
-    text
 }
 
 /// The names of locks that are held together: "`db` and `cache`".

@@ -15,10 +15,8 @@ use onehold::{Caller, LockName, State, Status};
 use crate::arguments::args::{Cli, GlobalArgs};
 use crate::arguments::slip;
 use crate::configuration::project::Project;
-use crate::configuration::session::Session;
-use crate::configuration::{EffectiveConfig, profile_names};
-use crate::messages::describe;
-use crate::messages::exit::Exit;
+use crate::configuration::{EffectiveConfig, Session, profile_names};
+use crate::messages::{Exit, describe};
 use crate::tables::table::natural_order;
 use crate::{output, words};
 

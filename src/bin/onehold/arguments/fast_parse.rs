@@ -23,6 +23,7 @@ pub(crate) fn slip(words: &[OsString]) -> Option<String> {
     Line::read(&words)?.slip()
 }
 
+#[derive(Default)]
 struct Line<'a> {
     /// Those not read yet.
     words: &'a [OsString],
@@ -37,10 +38,7 @@ impl<'a> Line<'a> {
     fn read(words: &'a [OsString]) -> Option<Self> {
         let mut line = Self {
             words,
-            global: GlobalArgs::default(),
-            verb: None,
-            given: Vec::new(),
-            misplaced: None,
+            ..Self::default()
         };
         while !line.words.is_empty() {
             let word = line.next()?;

@@ -134,6 +134,7 @@ fn only<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
 }
 
 /// A command line, as far as it was read.
+#[derive(Default)]
 struct Line<'a> {
     /// The command that was meant. `None`: no word is one.
     verb: Option<&'a str>,
@@ -154,13 +155,8 @@ impl<'a> Line<'a> {
         let mut parts = words.splitn(2, |word| *word == "--");
         let words = parts.next()?;
         let mut line = Self {
-            verb: None,
-            is_replaced: false,
-            options: Vec::new(),
-            names: Vec::new(),
-            second: None,
-            is_of_flock: false,
             command: parts.next().map(<[&str]>::to_vec),
+            ..Self::default()
         };
         let mut at = 0;
         while let [word, after @ ..] = words.get(at..)? {

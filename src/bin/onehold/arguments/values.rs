@@ -123,11 +123,9 @@ pub(crate) fn path(text: &str) -> Result<PathBuf, ()> {
 
 /// A text that is not empty.
 pub(crate) fn label(text: &str) -> Result<String, ()> {
-    if text.is_empty() {
-        Err(())
-    } else {
-        Ok(text.to_owned())
-    }
+    Some(text.to_owned())
+        .filter(|text| !text.is_empty())
+        .ok_or(())
 }
 
 pub(crate) fn parsed<T: FromStr>(text: &str) -> Result<T, T::Err> {
@@ -163,13 +161,12 @@ pub(crate) fn exit_code(text: &str) -> Result<u8, String> {
 
 pub(crate) fn die_with(text: &str) -> Result<DieWith, String> {
     match text {
-        "none" => return Ok(DieWith::None),
-        "parent" => return Ok(DieWith::Parent),
-        _ => {}
+        "none" => Ok(DieWith::None),
+        "parent" => Ok(DieWith::Parent),
+        _ => pid(text)
+            .map(DieWith::Pid)
+            .map_err(|error| format!("{error}, nor `parent` or `none`")),
     }
-    pid(text)
-        .map(DieWith::Pid)
-        .map_err(|error| format!("{error}, nor `parent` or `none`"))
 }
 
 pub(crate) fn pid(text: &str) -> Result<u32, String> {

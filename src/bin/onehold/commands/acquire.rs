@@ -8,12 +8,12 @@ use onehold::{Attempt, Format, HoldInfo, Holder, Mode, PendingHold, Status};
 use serde_json::json;
 
 use crate::arguments::args;
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, is_held, local};
-use crate::messages::{CommandResult, Exit, Outcome, Printed, displaced};
+use crate::configuration::Session;
+use crate::messages::{
+    CommandResult, Exit, Outcome, Printed, describe, describe_holder, displaced, is_held, local,
+};
 use crate::supervising::cancel;
-use crate::taking::Taking;
-use crate::taking::acquiring::{displaced_text, give_back_untold, wait_for_displaced};
+use crate::taking::{Taking, displaced_text, give_back_untold, wait_for_displaced};
 use crate::{output, words};
 
 #[inline(never)]
@@ -25,14 +25,18 @@ pub(crate) fn acquire(session: &Session, typed: args::Acquire) -> CommandResult 
         None if is_lease(taking) => Holder::Lease,
         None => Holder::of_caller()?,
     };
-    let attempt = taking.take(taking.options(), None, |options, wait| {
+    let attempt = taking.take(taking.options(), |options, wait| {
         lock.acquire(options, holder, wait)
     })?;
     match attempt {
         Attempt::Held(pending) => Ok(hand_over(taking, pending)),
         Attempt::Mine(status) => Ok(already_held(session, status).into()),
         Attempt::Blocked(blocked) => {
-            let is_its_own = typed.pid.is_some() && is_held_by(&blocked.status, holder);
+            // It is kept by the process that another one is to be for.
+            let process = blocked.status.info().and_then(HoldInfo::process);
+            let is_its_own = typed.pid.is_some()
+                && blocked.status.verdict.pid_alive == Some(true)
+                && process.is_some_and(|process| Some(process) == holder.process_id());
             let hint = is_its_own.then(|| own_hold_hint(taking, &blocked.status));
             let mut outcome = taking.refused(blocked);
             if let (Some(hint), Some(last)) = (hint, outcome.notes.last_mut()) {
@@ -88,19 +92,13 @@ fn own_hold_hint(taking: Taking<'_>, status: &Status) -> String {
     }
 }
 
-/// Whether a hold is kept by the process that another one is to be for.
-fn is_held_by(status: &Status, holder: Holder) -> bool {
-    let record = status.info();
-    let process = record.and_then(HoldInfo::process);
-    status.verdict.pid_alive == Some(true) && process.is_some() && process == holder.process_id()
-}
-
 /// The outcome of a hold that is about to be handed over.
 fn acquired(taking: Taking<'_>, pending: &PendingHold) -> Outcome {
     let Taking {
         session,
         typed,
         lock,
+        ..
     } = taking;
     let record = pending.info();
     let name = words::names(lock);
@@ -145,10 +143,8 @@ fn acquired(taking: Taking<'_>, pending: &PendingHold) -> Outcome {
     for was in pending.displaced() {
         outcome.notes.extend(displaced_text(session, was));
     }
-    if !pending.displaced().is_empty() {
-        let warnings = wait_for_displaced(session, pending.displaced(), None);
-        outcome.warnings.extend(warnings);
-    }
+    let warnings = wait_for_displaced(session, pending.displaced(), None);
+    outcome.warnings.extend(warnings);
     outcome.hold = Some(pending.number());
     outcome.displaced = displaced(pending.displaced());
     if session.global.json {

@@ -9,17 +9,15 @@ use serde_json::{Value, json};
 
 use crate::arguments::args;
 use crate::commands::not_yours::another;
-use crate::configuration::session::Session;
-use crate::messages::describe::{
-    self, describe_holder, describe_past_holder, is_held, is_run, local,
+use crate::configuration::Session;
+use crate::messages::{
+    CommandResult, Exit, Outcome, Refusal, describe, describe_holder, describe_past_holder,
+    is_held, is_run, local,
 };
-use crate::messages::{CommandResult, Exit, Outcome, Refusal};
-use crate::output::suggested::{about_file, command_line};
+use crate::output::{about_file, command_line};
 use crate::supervising::cancel;
 use crate::tables::work::{effects, next_holder, spared, starter};
-use crate::taking::acquiring::wait_for_displaced;
-use crate::taking::malformed::moved_text;
-use crate::taking::prompt::{confirm, has_terminal, note_so_far};
+use crate::taking::{confirm, has_terminal, moved_text, note_so_far, wait_for_displaced};
 use crate::{output, words};
 
 #[inline(never)]
@@ -196,9 +194,7 @@ pub(crate) fn break_shown(
                 }
             };
             let mut outcome = Outcome::new(Exit::DONE, "broken", text).warnings(&warnings);
-            if session.tells() {
-                output::eprint(&format!("onehold: {}", outcome.message));
-            }
+            output::tell(session, &outcome.message);
             let warning = running_warning(session, &was, at_once);
             outcome.warnings.extend(warning.or(starter));
             Ok(outcome.removed(was))

@@ -5,19 +5,17 @@ use onehold::{LockName, Mode, State, Status};
 use serde_json::json;
 
 use crate::arguments::args;
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, describe_obstacle, describe_waits, local};
-use crate::messages::{CommandResult, Exit, Outcome, Refusal};
-use crate::output::failure::hint_about_file;
-use crate::output::report::{links, profile_values};
-use crate::output::suggested::about_file;
-use crate::output::{next_step, paint, store_line, whole_block};
+use crate::configuration::Session;
+use crate::messages::{
+    CommandResult, Exit, Outcome, Refusal, describe, describe_holder, describe_obstacle,
+    describe_waits, local,
+};
+use crate::output::{
+    about_file, hint_about_file, links, next_step, paint, profile_values, store_line, whole_block,
+};
 use crate::tables::work;
-use crate::taking::acquiring::basic_options;
+use crate::taking::basic_options;
 use crate::words;
-
-/// Of the JSON object, with `--mine`.
-const RUNS_UNDER: &str = "runs_under";
 
 #[inline(never)]
 pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
@@ -91,7 +89,7 @@ pub(crate) fn check(session: &Session, typed: args::Check) -> CommandResult {
     }
     if let Some(is_mine) = is_mine {
         let mut fields = outcome.more.as_object().cloned().unwrap_or_default();
-        fields.insert(RUNS_UNDER.to_owned(), is_mine.into());
+        fields.insert("runs_under".to_owned(), is_mine.into());
         outcome.more = fields.into();
     }
     Ok(outcome.lock(Box::new(status)).into())

@@ -5,11 +5,9 @@ use onehold::status::Reason;
 use onehold::{Error, Lock, State, Status};
 
 use crate::arguments::args;
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, local};
-use crate::messages::{CommandResult, Exit, Outcome};
-use crate::output::only_remover;
-use crate::output::suggested::{command_line, store_command};
+use crate::configuration::Session;
+use crate::messages::{CommandResult, Exit, Outcome, describe, describe_holder, local};
+use crate::output::{command_line, only_remover, store_command};
 use crate::words;
 
 #[inline(never)]
@@ -85,11 +83,11 @@ pub(crate) fn cleanup(session: &Session, typed: &args::Cleanup) -> CommandResult
         outcome.notes.extend(without);
     }
     let settings = &session.config.settings;
-    let text = |error| settings.error_message(error);
-    outcome.warnings.extend(cleanup.errors.iter().map(text));
+    let errors = cleanup.errors.iter();
+    let errors = errors.map(|error| settings.error_message(error));
     outcome = outcome
-        .warnings(&cleanup.warnings)
-        .incomplete(&cleanup.errors, "removed");
+        .incomplete(errors, "removed")
+        .warnings(&cleanup.warnings);
     outcome.is_removed = !typed.dry_run;
     outcome.locks = cleanup.removed;
     Ok(outcome.into())

@@ -5,10 +5,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
-use crate::configuration::session::{Session, StoreSource};
 use crate::configuration::sources::{self, Source, Sourced, Values, lines, quoted_key};
+use crate::configuration::{Session, StoreSource};
 use crate::messages::{CommandResult, Exit, Outcome};
-use crate::output::report::escape_json;
+use crate::output::escape_json;
 use crate::words;
 
 #[inline(never)]

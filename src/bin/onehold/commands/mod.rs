@@ -21,10 +21,9 @@ use onehold::{Caller, State, Status};
 
 use crate::arguments::args::{Acquire, Cli, HoldUntilEnd, Release, Renew, Run, UsageError, Verb};
 use crate::configuration::project::Project;
-use crate::configuration::session::Session;
-use crate::configuration::{EffectiveConfig, Settings};
+use crate::configuration::{EffectiveConfig, Session, Settings};
 use crate::messages::{Exit, Printed};
-use crate::output::failure::{failed, failed_without_store};
+use crate::output::{failed, failed_without_store};
 use crate::supervising::cancel;
 use crate::tables::{history, list};
 use crate::{output, words};

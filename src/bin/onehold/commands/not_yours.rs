@@ -3,11 +3,9 @@
 use onehold::Status;
 use serde_json::json;
 
-use crate::configuration::session::Session;
-use crate::messages::describe::{describe_holder, local};
-use crate::messages::{Outcome, Refusal};
-use crate::output::report::profile_values;
-use crate::output::{block, next_step, store_line};
+use crate::configuration::Session;
+use crate::messages::{Outcome, Refusal, describe_holder, local};
+use crate::output::{block, next_step, profile_values, store_line};
 
 /// `what` was not done, for example "not released". `why`: a line below that.
 pub(crate) fn not_yours(

@@ -6,10 +6,9 @@ use onehold::{Caller, HoldInfo, Lock, LockName, Release, State, Status};
 use crate::arguments::args::{self, UsageError};
 use crate::commands::break_lock::break_shown;
 use crate::commands::not_yours::not_yours;
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, local};
-use crate::messages::{CommandResult, Exit, Outcome};
-use crate::output::suggested::about_file;
+use crate::configuration::Session;
+use crate::messages::{CommandResult, Exit, Outcome, describe, describe_holder, local};
+use crate::output::about_file;
 use crate::words;
 
 #[inline(never)]
@@ -103,13 +102,10 @@ fn release_all(session: &Session, name: Option<&LockName>) -> CommandResult {
     let (owner, store) = (words::quoted(owner), session.store_text());
     outcome.message = format!("released {released} of {owner} in {store}");
     outcome.is_removed = true;
-    outcome = outcome
+    let outcome = outcome
         .warnings(&listing.warnings)
-        .incomplete(&listing.errors, "read")
+        .incomplete(listing.errors.iter().map(words::error_chain), "read")
         .told_if(session.global.verbose);
-    outcome
-        .warnings
-        .extend(listing.errors.iter().map(words::error_chain));
     Ok(outcome.into())
 }
 
@@ -118,8 +114,7 @@ fn tell_fate(session: &Session, lock: &Lock, outcome: &mut Outcome) {
     let Some(hold) = session.caller.hold else {
         return;
     };
-    let name = words::quoted(lock.name().as_str());
-    match describe::fate(&name, hold, &lock.fate(hold), lock.is_remote()) {
+    match describe::fate(lock, hold) {
         Some((text, true)) => outcome.warnings.push(text),
         // Of a number that is another one's it would be wrong to say that it was there.
         Some((text, false)) if outcome.failure.is_none() => {

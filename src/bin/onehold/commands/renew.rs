@@ -6,11 +6,9 @@ use serde_json::json;
 
 use crate::arguments::args;
 use crate::commands::not_yours::not_yours;
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, local};
-use crate::messages::{CommandResult, Exit, Outcome, Refusal};
-use crate::output::suggested::{about_file, command_line};
-use crate::output::{block, store_line};
+use crate::configuration::Session;
+use crate::messages::{CommandResult, Exit, Outcome, Refusal, describe, describe_holder, local};
+use crate::output::{about_file, block, command_line, store_line};
 use crate::words;
 
 #[inline(never)]

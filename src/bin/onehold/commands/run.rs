@@ -11,16 +11,13 @@ use onehold::{Hold, LockName, RunOptions};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::args::{self, UsageError};
-use crate::configuration::session::{HOLDS, Session};
+use crate::configuration::{HOLDS, Session};
 use crate::messages::{CommandResult, Printed};
 use crate::output;
-use crate::supervising::cancel::{self, Then};
-use crate::supervising::die_with;
 #[cfg(all(feature = "cluster", target_os = "linux"))]
 use crate::supervising::keeper;
-use crate::supervising::supervise;
-use crate::taking::Taking;
-use crate::taking::prompt::report_cancel;
+use crate::supervising::{Then, cancel, die_with, supervise};
+use crate::taking::{Taking, report_cancel};
 use crate::words;
 
 pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
@@ -81,20 +78,23 @@ pub(crate) fn run(session: &Session, mut typed: args::Run) -> CommandResult {
     let words: Vec<_> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let hold = match taking.hold(None, run_options, taking.options().command(words))? {
+    let hold = match taking.hold(run_options, taking.options().command(words))? {
         Ok(hold) => hold,
         Err(mut outcome) => {
             if is_derived {
-                outcome.notes.push(about_derived_name(program, arguments));
+                let program = words::path_text(Path::new(program));
+                let arguments = if arguments.is_empty() { "" } else { " …" };
+                outcome.notes.push(format!(
+                    "  name derived from the command; to choose one: `onehold run NAME -- {program}{arguments}`"
+                ));
             }
             return Ok(outcome.into());
         }
     };
     if is_derived && !session.global.verbose && session.tells_success() {
         let name = words::names(&lock);
-        output::eprint(&format!(
-            "onehold: no NAME given: holding {name}, derived from the command"
-        ));
+        let text = format!("no NAME given: holding {name}, derived from the command");
+        output::tell(session, &text);
     }
     if typed.exec {
         taking.report_acquired(&hold, None);
@@ -137,14 +137,6 @@ fn lay_out(program: &OsString, arguments: &[OsString]) -> onehold::Result<Progra
         .as_deref()
         .map_or(program.as_os_str(), Path::as_os_str);
     Program::new(found, arguments).map_err(|source| spawn_error(program, source))
-}
-
-fn about_derived_name(program: &OsString, arguments: &[OsString]) -> String {
-    format!(
-        "  name derived from the command; to choose one: `onehold run NAME -- {}{}`",
-        words::path_text(Path::new(program)),
-        if arguments.is_empty() { "" } else { " …" }
-    )
 }
 
 /// Derives a lock name from the resolved path of the command and its arguments. The working directory

@@ -6,7 +6,7 @@ use anyhow::bail;
 use onehold::{Attempt, Lock};
 
 use crate::arguments::args::{self, HoldArgs, UsageError, WaitLimit};
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::{CommandResult, Exit, Outcome};
 use crate::supervising::cancel;
 use crate::taking::Taking;
@@ -40,7 +40,7 @@ pub(crate) fn wait(session: &Session, typed: args::WaitUntilFree) -> CommandResu
                 ..asked.clone()
             };
             let taking = Taking::new(session, &left, lock)?;
-            let attempt = taking.take(taking.options(), None, |options, wait| {
+            let attempt = taking.take(taking.options(), |options, wait| {
                 lock.wait_until_free(options, wait)
             })?;
             match attempt {

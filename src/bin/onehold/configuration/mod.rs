@@ -22,13 +22,14 @@ mod file;
 #[cfg(feature = "postgres")]
 mod postgres;
 pub(crate) mod project;
-pub(crate) mod session;
+mod session;
 pub(crate) mod sources;
 mod spelling;
 mod template;
 mod values;
 
 use file::ConfigFile;
+pub(crate) use session::{HISTORY, HOLDS, Session, StoreSource, enclosing_names};
 use template::{Details, LIMIT, Template};
 pub(crate) use values::{CALLER_OWNER, ConfigPath, TIME_IN_FILE, WANTED};
 use values::{Directories, FilePath, ProjectPath, Required, Typed, Variables, resolved};

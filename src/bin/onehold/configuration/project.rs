@@ -73,10 +73,6 @@ impl Project {
     }
 
     /// The nearest directory that has the first part of the profile's path.
-    #[cfg_attr(
-        not(unix),
-        expect(clippy::unnecessary_wraps, reason = "owners are those of Unix")
-    )]
     pub(crate) fn marked(directory: &Path, path: &ProjectPath) -> anyhow::Result<Option<Self>> {
         let (path, mark) = path.parts();
         let mut above = directory.ancestors();
@@ -84,12 +80,9 @@ impl Project {
             return Ok(None);
         };
         let store = root.join(path);
-        #[cfg(unix)]
-        {
-            ensure_trusted(&root.join(mark), &store)?;
-            if store.symlink_metadata().is_ok() {
-                ensure_trusted(&store, &store)?;
-            }
+        ensure_trusted(&root.join(mark), &store)?;
+        if store.symlink_metadata().is_ok() {
+            ensure_trusted(&store, &store)?;
         }
         Ok(Some(Self {
             store,
@@ -100,14 +93,10 @@ impl Project {
     /// The repository that has its worktree, or its git directory, exactly here.
     fn of_repository(directory: &Path) -> anyhow::Result<Option<Self>> {
         let entry = directory.join(".git");
-        #[cfg(unix)]
-        let of_git = Path::new("…/.git").join(STORE);
-        #[cfg(unix)]
-        let of_git = of_git.as_path();
+        let of_git = &Path::new("…/.git").join(STORE);
         let (git, root) = match fs::metadata(&entry) {
             // Of a linked worktree, or of a submodule.
             Ok(found) if found.is_file() => {
-                #[cfg(unix)]
                 ensure_trusted(&entry, of_git)?;
                 (named_directory(&entry)?, Some(directory))
             }
@@ -118,10 +107,8 @@ impl Project {
             _ if is_bare(directory) => (directory.to_owned(), None),
             _ => return Ok(None),
         };
-        #[cfg(unix)]
         ensure_trusted(&git, of_git)?;
         let common = common_directory(&git)?;
-        #[cfg(unix)]
         ensure_trusted(&common, of_git)?;
         Ok(Some(Self {
             store: common.join(STORE),
@@ -263,6 +250,13 @@ fn ensure_trusted(path: &Path, store: &Path) -> anyhow::Result<()> {
     bail!(
         "`{path}` belongs to another user (uid {owner}): to use its locks, name the store: --dir {store}"
     )
+}
+
+/// Owners are those of Unix.
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "as that of Unix")]
+fn ensure_trusted(_path: &Path, _store: &Path) -> anyhow::Result<()> {
+    Ok(())
 }
 
 /// The path without symbolic links, of a file that need not exist, nor the directories that it is in.

@@ -18,7 +18,7 @@ use super::project::Project;
 use super::values::{of_variable, truth, variable};
 use crate::arguments::args::{self, GlobalArgs, UsageError};
 use crate::configuration::{ConfigPath, EffectiveConfig, Settings};
-use crate::messages::describe::is_held;
+use crate::messages::is_held;
 use crate::words;
 
 /// The context of one invocation.

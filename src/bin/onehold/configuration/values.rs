@@ -267,7 +267,8 @@ macro_rules! typed {
     ($($Type:ty: $expected:literal, $parse:ident;)*) => {$(
         impl<'de> Deserialize<'de> for Typed<$Type> {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                read(from, $expected, $parse)
+                let text = from.deserialize_any(Scalar($expected))?;
+                $parse(&text).map(Typed).map_err(de::Error::custom)
             }
         }
     )*};
@@ -295,15 +296,6 @@ fn size(text: &str) -> Result<u64, &'static str> {
     bytes
         .filter(|bytes| (4096..=1 << 40).contains(bytes))
         .ok_or("not a size from 4K to 1024G: use `64K`, `4M` or `1G`")
-}
-
-fn read<'de, D: Deserializer<'de>, T, E: fmt::Display>(
-    from: D,
-    expected: &'static str,
-    parse: impl Fn(&str) -> Result<T, E>,
-) -> Result<Typed<T>, D::Error> {
-    let text = from.deserialize_any(Scalar(expected))?;
-    parse(&text).map(Typed).map_err(de::Error::custom)
 }
 
 /// A string, or a number as a string.

@@ -16,7 +16,7 @@ pub(crate) use onehold::describe::{
 };
 use onehold::journal::{Action, Event, Fate, HoldResult};
 use onehold::status::{KeptPlace, Kind, Reason, Waiter};
-use onehold::{HoldInfo, LockName, Mode, State, Status, describe as sentences};
+use onehold::{HoldInfo, Lock, LockName, Mode, State, Status, describe as sentences};
 
 use crate::arguments::args::ListState;
 use crate::words;
@@ -239,20 +239,16 @@ fn time_zone_has_end() -> bool {
     })
 }
 
-/// What has become of a hold whose record is gone; `None`: nothing went wrong. The second: whether that is known.
-/// `names_hosts`: of a store of many machines.
-pub(crate) fn fate(
-    name: &str,
-    hold: u64,
-    fate: &Fate,
-    names_hosts: bool,
-) -> Option<(String, bool)> {
-    let how = match fate {
+/// What has become of a hold of this lock whose record is gone; `None`: nothing went wrong. The second: whether that
+/// is known.
+pub(crate) fn fate(lock: &Lock, hold: u64) -> Option<(String, bool)> {
+    let name = words::quoted(lock.name().as_str());
+    let how = match lock.fate(hold) {
         Fate::Released => return None,
-        Fate::Ended(event) => self::event(event, names_hosts),
+        Fate::Ended(event) => self::event(&event, lock.is_remote()),
         Fate::StoreGone => "its store does not exist any more, or is empty".to_owned(),
         Fate::StoreMadeAnew(at) => {
-            format!("its store was removed, and made anew at {}", local(*at))
+            format!("its store was removed, and made anew at {}", local(at))
         }
         _ => {
             let how = "it was released before, or its record was removed";

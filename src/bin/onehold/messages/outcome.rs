@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use onehold::Status;
 use onehold::command_line::signal::exit_by_signal;
-use onehold::{Error, Status};
 use serde_json::{Value, json};
 
-use crate::messages::exit::Exit;
+use crate::messages::Exit;
 use crate::words;
 
 /// The result of a command.
@@ -129,12 +129,14 @@ impl Outcome {
         self
     }
 
-    /// Fails if these files could not be processed. The warnings name them.
-    pub(crate) fn incomplete(mut self, errors: &[Error], done: &str) -> Self {
-        if errors.is_empty() {
+    /// Fails if files could not be processed, and warns of these errors, which name them.
+    pub(crate) fn incomplete(mut self, errors: impl Iterator<Item = String>, done: &str) -> Self {
+        let before = self.warnings.len();
+        self.warnings.extend(errors);
+        let count = self.warnings.len() - before;
+        if count == 0 {
             return self;
         }
-        let count = errors.len();
         self.exit = Exit::FAILED;
         let _ = write!(self.message, "; {count} could not be {done}");
         self.failure(Refusal::INCOMPLETE)

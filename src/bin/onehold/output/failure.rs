@@ -8,11 +8,9 @@ use serde_json::json;
 
 use crate::arguments::args::UsageError;
 use crate::arguments::slip::as_shell_line;
-use crate::configuration::session::Session;
-use crate::messages::Refusal;
-use crate::messages::exit::Exit;
-use crate::messages::outcome::Outcome;
-use crate::output::suggested::store_command;
+use crate::configuration::Session;
+use crate::messages::{Exit, Outcome, Refusal};
+use crate::output::store_command;
 use crate::words;
 
 /// The exit code of an error.
@@ -90,13 +88,6 @@ fn refusal_for(error: &Error) -> Refusal {
     }
 }
 
-/// Returns whether a path is that of the profile's lock.
-fn is_at_fixed_path(session: &Session, path: &Path) -> bool {
-    let only = session.only.clone();
-    let lock = only.and_then(|name| session.lock(name).ok());
-    session.config.profile.is_some() && lock.is_some_and(|lock| lock.path() == path)
-}
-
 /// What removes a file that onehold does not remove.
 fn removal(path: &Path) -> String {
     if cfg!(windows) {
@@ -112,20 +103,24 @@ fn removal(path: &Path) -> String {
 /// What to do about a file that is not a lock file, in place of a lock.
 pub(crate) fn hint_about_file(session: &Session, path: &Path) -> Option<String> {
     let only_locks = "left unchanged; onehold only removes locks";
+    let has_profile = session.config.profile.is_some();
+    let only = session.only.clone().filter(|_| has_profile);
+    let lock = only.and_then(|name| session.lock(name).ok());
+    let is_at_fixed_path = lock.is_some_and(|lock| lock.path() == path);
     let text = match session.verb {
         // Another name would be another lock.
-        "break" if is_at_fixed_path(session, path) => {
+        "break" if is_at_fixed_path => {
             "file left unchanged: it is not a regular file, or changed less than 10 s ago"
                 .to_owned()
         }
-        _ if is_at_fixed_path(session, path) => {
+        _ if is_at_fixed_path => {
             let break_it = store_command(session, "break");
             format!("file left unchanged; to move it aside, run `{break_it}`")
         }
         #[cfg(feature = "etcd")]
         _ if session.store.is_remote() => return crate::configuration::etcd::removal(path),
         // Its programs choose the names.
-        _ if session.config.profile.is_some() => format!("{only_locks}: {}", removal(path)),
+        _ if has_profile => format!("{only_locks}: {}", removal(path)),
         "break" | "cleanup" => only_locks.to_owned(),
         "check" => return None,
         _ => "left unchanged; use another lock name".to_owned(),

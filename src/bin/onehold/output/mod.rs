@@ -1,8 +1,8 @@
 //! All output of the program: data on stdout, messages on stderr.
 
-pub(crate) mod failure;
+mod failure;
 pub(crate) mod report;
-pub(crate) mod suggested;
+mod suggested;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -12,16 +12,16 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use onehold::command_line::stdout_was_closed;
 use onehold::status::{Kind, Locker, Reason};
-use onehold::{Caller, Format, HoldInfo, LockName, Mode, State, Status};
+use onehold::{Caller, Format, HoldInfo, LockName, State, Status};
 
 use crate::arguments::args::Color;
-use crate::configuration::session::{Session, StoreSource};
-use crate::messages::describe::{self, is_held, is_run, local};
-use crate::messages::exit::Exit;
-use crate::messages::outcome::Outcome;
-use crate::output::report::{object, warnings};
-use crate::output::suggested::{command_line, store_command};
+use crate::configuration::{Session, StoreSource};
+use crate::messages::{Exit, Outcome, describe, is_held, is_run, local};
 use crate::words::{self, path_text};
+pub(crate) use failure::{failed, failed_without_store, hint_about_file};
+pub(crate) use report::{escape_json, links, lock_value, profile_values};
+use report::{object, warnings};
+pub(crate) use suggested::{about_file, command_line, store_command};
 
 /// Sets for the whole program whether output is colored.
 pub(crate) fn set_color(color: Color) {
@@ -79,6 +79,13 @@ pub(crate) fn warn(warnings: impl IntoIterator<Item = impl Display>) {
 pub(crate) fn say(session: &Session, message: &str) {
     if !session.global.json {
         eprint(&format!("onehold: {message}"));
+    }
+}
+
+/// The same, but not with `--quiet` either.
+pub(crate) fn tell(session: &Session, message: &str) {
+    if session.tells() {
+        say(session, message);
     }
 }
 
@@ -214,16 +221,8 @@ pub(crate) struct Refused<'a> {
     pub(crate) to_wait: Option<&'static str>,
     /// Whether all that hold it are in its way. A slot needs the end of one of them.
     pub(crate) by_all: bool,
-    /// Asked for only under the hold that refuses it: to find that out reads the ancestors of the caller.
-    pub(crate) reentry: &'a dyn Fn() -> Option<Reentry>,
-}
-
-/// What a `run` can do under a hold that is in its way.
-pub(crate) enum Reentry {
-    /// `run --reentrant`, with the options for this mode.
-    InMode(Mode),
-    /// It can leave out this name: the others are not held.
-    WithoutName,
+    /// What it can do instead. Asked for only under the hold that refuses it: to find that out reads the ancestors of the caller.
+    pub(crate) reentry: &'a dyn Fn() -> Option<String>,
 }
 
 /// What to do about a refusal. `refused`: of `acquire` or `run`.
@@ -244,6 +243,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         None => format!("to {what}, run `{break_it}`"),
     };
     let acquires = matches!(session.verb, "acquire" | "run" | "hold");
+    let is_renewal = matches!(session.verb, "release" | "renew");
     let to_wait_longer = refused.and_then(|refused| refused.to_wait);
     let wait = |otherwise: &'static str| to_wait_longer.unwrap_or(otherwise);
     let to_wait = wait("to wait, add --wait");
@@ -300,7 +300,7 @@ pub(crate) fn next_step(session: &Session, status: &Status, refused: Option<&Ref
         _ if acquires => format!("{to_wait}; {}", remove(end_hold)),
         _ if verdict.state == State::Zombie => next_step_for_zombie(session, status),
         // The hold number does not release the hold of a `run`.
-        _ if matches!(session.verb, "release" | "renew") && is_detached(status) => {
+        _ if is_renewal && status.hold().is_some() && !is_run(status) => {
             let (pass, remove) = (proof(status), remove(end_hold));
             format!("if it is yours, pass its {pass}; {remove}")
         }
@@ -352,18 +352,7 @@ fn inside_hint(session: &Session, status: &Status, refused: Option<&Refused>) ->
     }
     match refused.and_then(|refused| (refused.reentry)()) {
         _ if session.verb == "wait" => format!("{begin}: a wait would never end"),
-        Some(Reentry::InMode(mode)) => {
-            let mode = match mode {
-                Mode::Exclusive => String::new(),
-                Mode::Shared => " --shared".to_owned(),
-                Mode::Slots(slots) => format!(" --slots {slots}"),
-            };
-            let verb = format!("{} --reentrant{mode}", session.verb);
-            let line = command_line(session, &verb, status);
-            let command = if session.verb == "run" { " -- …" } else { "" };
-            format!("{begin}: use `{line}{command}`")
-        }
-        Some(Reentry::WithoutName) => format!("{begin}: leave that name out"),
+        Some(instead) => format!("{begin}: {instead}"),
         None => format!("{begin}, which stays held until it exits"),
     }
 }
@@ -399,10 +388,6 @@ fn own_lease_hint(session: &Session, status: &Status) -> String {
     format!(
         "{begin}: use its child, `{line}/step --owner {owner}{command}`, or run {release} first"
     )
-}
-
-fn is_detached(status: &Status) -> bool {
-    status.hold().is_some() && !is_run(status)
 }
 
 /// Returns whether `acquire` holds the lock for an ancestor of the caller.

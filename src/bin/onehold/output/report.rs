@@ -9,10 +9,8 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::configuration::session::Session;
-use crate::configuration::{CALLER_OWNER, Settings, TIME_IN_FILE, WANTED};
-use crate::messages::describe::{self, local};
-use crate::messages::outcome::Outcome;
+use crate::configuration::{CALLER_OWNER, Session, Settings, TIME_IN_FILE, WANTED};
+use crate::messages::{Outcome, describe, local};
 
 /// The request of `hold --serve` that an object answers. Without an id: its line could not be read.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use onehold::{Lock, LockName, State, Status};
 
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::words;
 
 /// A command line for this lock that works from any directory.

@@ -10,10 +10,10 @@ use onehold::keeper::{Keeper, fork, let_run_on};
 use anyhow::Context;
 
 use crate::arguments::args::OnLost;
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::{Outcome, Printed, Refusal};
-use crate::supervising::cancel::{SAME_EVENT, SIGINT};
-use crate::supervising::supervise::{self, SIGHUP, SIGTERM};
+use crate::supervising::cancel::SAME_EVENT;
+use crate::supervising::{SIGHUP, SIGINT, SIGTERM, supervise};
 use crate::{output, words};
 
 /// How long after its deadline the work is ended by the wrapper. The keeper does so at the deadline.

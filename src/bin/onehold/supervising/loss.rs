@@ -9,10 +9,7 @@ use crate::words;
 #[inline(never)]
 pub(crate) fn broken_text(hold: &Hold, while_what: &str) -> String {
     let name = words::quoted(hold.info().name());
-    let by = hold
-        .broken_by()
-        .map(|by| format!(" by {}", words::escape(&by)));
-    let by = by.unwrap_or_default();
+    let by = behind(" by ", hold.broken_by());
     format!("lock {name} was broken{by} while {while_what}")
 }
 
@@ -21,9 +18,12 @@ pub(crate) fn broken_text(hold: &Hold, while_what: &str) -> String {
 #[inline(never)]
 pub(crate) fn loss_text(hold: &Hold, while_what: &str) -> String {
     let name = words::quoted(hold.info().name());
-    let why = hold
-        .why_lost()
-        .map(|why| format!(": {}", words::escape(&why)));
-    let why = why.unwrap_or_default();
+    let why = behind(": ", hold.why_lost());
     format!("lost lock {name} while {while_what}{why}")
+}
+
+fn behind(begin: &str, text: Option<String>) -> String {
+    text.map_or_else(String::new, |text| {
+        format!("{begin}{}", words::escape(&text))
+    })
 }

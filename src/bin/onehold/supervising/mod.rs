@@ -2,8 +2,14 @@
 
 pub(crate) mod cancel;
 pub(crate) mod die_with;
-pub(crate) mod heartbeat;
+mod heartbeat;
 #[cfg(all(feature = "cluster", target_os = "linux"))]
 pub(crate) mod keeper;
-pub(crate) mod loss;
+mod loss;
 pub(crate) mod supervise;
+
+pub(crate) use cancel::{SIGINT, Then};
+pub(crate) use die_with::in_thread;
+pub(crate) use heartbeat::Heartbeat;
+pub(crate) use loss::{broken_text, loss_text};
+pub(crate) use supervise::{CHECK_INTERVAL, SIGHUP, SIGQUIT, SIGTERM};

@@ -18,13 +18,11 @@ use onehold::{Hold, Lock, LockName, ReleaseOutcome, Status};
 use serde_json::json;
 
 use crate::arguments::args::{self, OnLost};
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, describe_holder, local};
-use crate::messages::{CommandResult, Exit, Outcome, Printed, Refusal, displaced};
-use crate::supervising::cancel::{self, SIGINT};
-use crate::supervising::die_with;
-use crate::supervising::heartbeat::Heartbeat;
-use crate::supervising::loss::{broken_text, loss_text};
+use crate::configuration::Session;
+use crate::messages::{
+    CommandResult, Exit, Outcome, Printed, Refusal, describe, describe_holder, displaced, local,
+};
+use crate::supervising::{Heartbeat, SIGINT, broken_text, cancel, die_with, loss_text};
 use crate::{output, words};
 
 /// Interval of the check whether the path still leads to the own lock file.
@@ -407,10 +405,7 @@ impl Supervisor<'_> {
 
     /// How the hold was lost, if that is known.
     fn fate(&self) -> Option<String> {
-        let name = words::quoted(self.hold.info().name());
-        let (lock, number) = (self.lock()?, self.hold.number());
-        let fate = lock.fate(number);
-        let (text, is_known) = describe::fate(&name, number, &fate, lock.is_remote())?;
+        let (text, is_known) = describe::fate(&self.lock()?, self.hold.number())?;
         is_known.then_some(text)
     }
 
@@ -429,6 +424,14 @@ impl Supervisor<'_> {
         Some(status.clone().of_hold(self.hold.number()).unwrap_or(status))
     }
 
+    fn reap(&mut self, warnings: &mut Vec<String>) -> Option<ExitStatus> {
+        let status = self.child.wait().inspect_err(|error| {
+            let cause = words::cause_text(error);
+            warnings.push(format!("cannot read the exit code of the command: {cause}"));
+        });
+        status.ok()
+    }
+
     fn finish(mut self, queue: &SignalQueue) -> Printed {
         let name = words::quoted(self.hold.info().name());
         if self.forced.is_none() {
@@ -444,9 +447,8 @@ impl Supervisor<'_> {
         // Otherwise it is reaped after the release: see `wait`. A store of many machines asks for no process.
         let is_to_be_kept = self.hold.info().hold_at_least().is_some() && !is_broken;
         let is_noted_first = session.history && session.store.is_remote();
-        let early = (is_to_be_kept || is_noted_first).then(|| self.child.wait());
-        let known = early.as_ref().map(|status| status.as_ref().ok().copied());
-        let end = known.map(command_end);
+        let early = (is_to_be_kept || is_noted_first).then(|| self.reap(&mut warnings));
+        let end = early.map(command_end);
         if let Some(end) = end.filter(|_| is_noted_first) {
             let result = result_of(cause, self.is_lost, end);
             self.hold.will_end(result, Some(end));
@@ -478,12 +480,7 @@ impl Supervisor<'_> {
             self.tell_fate_of_remote();
         }
         let was_lost = loss.is_some();
-        let status = early.unwrap_or_else(|| self.child.wait());
-        let status = status.inspect_err(|error| {
-            let cause = words::cause_text(error);
-            warnings.push(format!("cannot read the exit code of the command: {cause}"));
-        });
-        let status = status.ok();
+        let status = early.unwrap_or_else(|| self.reap(&mut warnings));
         if session.history {
             let end = command_end(status);
             let noted = self

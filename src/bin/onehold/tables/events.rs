@@ -10,11 +10,10 @@ use onehold::{LockName, Status};
 use serde_json::{Value, json};
 
 use crate::arguments::args::ListState;
-use crate::configuration::session::Session;
-use crate::messages::describe::list_state;
-use crate::messages::{CommandResult, Exit, Printed};
+use crate::configuration::Session;
+use crate::messages::{CommandResult, Exit, Printed, list_state};
 use crate::output;
-use crate::output::report::{escape_json, lock_value};
+use crate::output::{escape_json, lock_value};
 
 /// How long after the end of a hold a break notes it.
 const NOTED_WITHIN: Duration = Duration::from_millis(200);

@@ -9,9 +9,8 @@ use onehold::journal::{HoldResult, PastHold};
 use serde_json::{Value, json};
 
 use crate::arguments::args;
-use crate::configuration::session::Session;
-use crate::messages::describe::{self, local_with_date};
-use crate::messages::{CommandResult, Exit, Outcome};
+use crate::configuration::Session;
+use crate::messages::{CommandResult, Exit, Outcome, describe, local_with_date};
 use crate::tables::table::{plain, terminal_width};
 use crate::words;
 

@@ -4,7 +4,6 @@ mod events;
 pub(crate) mod history;
 pub(crate) mod list;
 mod prometheus;
-mod rows;
 pub(crate) mod table;
 mod watch;
 pub(crate) mod work;

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use onehold::journal::{HoldResult, PastHold};
 use onehold::{HoldInfo, Listing, State, Status};
 
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::describe;
 use crate::words;
 

@@ -15,12 +15,11 @@ use onehold::status::{Pid, Reason};
 use onehold::{HoldInfo, Listing, State, Status};
 
 use crate::arguments::args;
-use crate::configuration::session::Session;
-use crate::messages::describe::{is_held, local};
-use crate::messages::{CommandResult, Exit, Printed};
-use crate::supervising::cancel::SIGINT;
+use crate::configuration::Session;
+use crate::messages::{CommandResult, Exit, Printed, is_held, local};
+use crate::supervising::SIGINT;
 use crate::tables::events::print_events;
-use crate::tables::rows::{cells, rows_of, select};
+use crate::tables::list::{cells, rows_of, select};
 use crate::tables::table::{AGE, Mark, cut, table};
 use crate::{output, words};
 

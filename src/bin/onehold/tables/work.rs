@@ -9,7 +9,7 @@ use onehold::{HoldInfo, Lock, Status};
 use serde::Serialize;
 use sysinfo::{ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
 
-use crate::messages::describe::{self, is_run};
+use crate::messages::{describe, is_run};
 use crate::tables::table::{cut, terminal_width};
 use crate::words;
 

@@ -1,5 +1,6 @@
 //! What `acquire`, `run` and `hold` share: waiting, prompts, force, and refusals.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use onehold::command_line::drop_code_pages;
@@ -12,19 +13,16 @@ use serde_json::{Value, json};
 
 use crate::arguments::args::{self, OnZombie, WaitLimit};
 use crate::arguments::slip::doubtful_names;
-use crate::configuration::WANTED;
-use crate::configuration::session::Session;
-use crate::messages::describe::{
-    self, describe_deadlock, describe_holder, describe_obstacle, describe_past_holder, local,
+use crate::configuration::{Session, WANTED};
+use crate::messages::{
+    Exit, Outcome, Printed, Refusal, describe, describe_deadlock, describe_holder,
+    describe_obstacle, describe_past_holder, local,
 };
-use crate::messages::{Exit, Outcome, Printed, Refusal};
-use crate::output::report::{links, profile_values};
-use crate::output::{self, Reentry, Refused, block, next_step};
-use crate::supervising::cancel::{self, Then};
+use crate::output::{self, Refused, block, command_line, links, next_step, profile_values};
+use crate::supervising::{Then, cancel};
 use crate::tables::work::{effects, spared};
 use crate::taking::progress::{LONG, Progress, is_long};
-use crate::taking::prompt::{confirm, report_cancel};
-use crate::taking::{Taking, malformed};
+use crate::taking::{Taking, confirm, malformed, report_cancel};
 use crate::words;
 
 /// By how much a wait may end before its time, which is measured in milliseconds.
@@ -36,12 +34,9 @@ const MAX_PROMPTS: usize = 100;
 
 /// The options of the library that `check` has, too.
 pub(crate) fn basic_options(session: &Session, mode: Mode, max_age: Option<Duration>) -> Options {
-    let mut options = Options::new().mode(mode);
+    let mut options = Options::new().mode(mode).max_age(max_age);
     if let Some(owner) = &session.caller.owner {
         options = options.owner(owner);
-    }
-    if let Some(max_age) = max_age {
-        options = options.max_age(max_age);
     }
     if session.global.quiet && !session.global.json {
         // Nobody is told how many there are.
@@ -60,9 +55,6 @@ const DETAILS: [&str; 6] = [
     "hold",
 ];
 
-/// Called as soon as the command has to wait, with what is in the way.
-pub(crate) type OnWait<'a> = &'a dyn Fn(&Status);
-
 impl<'a> Taking<'a> {
     fn mode(&self) -> Mode {
         args::mode(self.typed.shared, self.typed.slots)
@@ -74,13 +66,11 @@ impl<'a> Taking<'a> {
         // There is no record that a default could be written into.
         let ttl_is_for_others = typed.ttl_is_default && lock.format().is_kernel_lock();
         let mut options = basic_options(session, self.mode(), typed.max_age)
+            .ttl(typed.ttl.filter(|_| !ttl_is_for_others))
             .inside(session.caller.inside.clone())
             .history(session.history);
         if let Some(message) = &typed.message {
             options = options.message(message);
-        }
-        if let Some(ttl) = typed.ttl.filter(|_| !ttl_is_for_others) {
-            options = options.ttl(ttl);
         }
         if !matches!(typed.on_zombie, None | Some(OnZombie::Take)) {
             options = options.refuse_zombies();
@@ -100,11 +90,10 @@ impl<'a> Taking<'a> {
     /// Takes the lock for a command, or says why it is refused.
     pub(crate) fn hold(
         self,
-        on_wait: Option<OnWait<'_>>,
         run: RunOptions,
         options: Options,
     ) -> anyhow::Result<Result<Hold, Outcome>> {
-        let attempt = self.take(options, on_wait, |options, wait| {
+        let attempt = self.take(options, |options, wait| {
             self.lock.hold_for_command(options, run, wait)
         })?;
         Ok(attempt
@@ -131,7 +120,6 @@ impl<'a> Taking<'a> {
     pub(crate) fn take<T>(
         self,
         mut options: Options,
-        on_wait: Option<OnWait<'_>>,
         attempt: impl Fn(&Options, Wait<'_>) -> onehold::Result<Attempt<T>>,
     ) -> anyhow::Result<Attempt<T>> {
         let (session, typed, lock) = (self.session, self.typed, self.lock);
@@ -140,21 +128,14 @@ impl<'a> Taking<'a> {
         let others = || lock.names().skip(1);
         if others().next().is_some() && session.tells_success() {
             for told in doubtful_names(others()) {
-                output::eprint(&format!("onehold: {told}"));
+                output::tell(session, &told);
             }
         }
         let mut limit = typed.wait.filter(|_| !typed.force);
         let mut prompts = 0;
         loop {
-            let once = |limit| self.once(limit, on_wait, |wait| attempt(&options, wait));
-            let began = Instant::now();
-            let attempted = match once(limit) {
-                Err(error) if malformed::is_why(self, &error) => {
-                    malformed::take_beside(self, limit, began, once)?
-                }
-                attempted => attempted?,
-            };
-            let blocked = match attempted {
+            let once = |limit| self.once(limit, |wait| attempt(&options, wait));
+            let blocked = match malformed::attempt_beside(self, limit, once)? {
                 Attempt::Blocked(blocked) if prompts < MAX_PROMPTS => blocked,
                 attempted => return Ok(attempted),
             };
@@ -175,7 +156,6 @@ impl<'a> Taking<'a> {
     fn once<T>(
         self,
         limit: Option<WaitLimit>,
-        on_wait: Option<OnWait<'_>>,
         attempt: impl FnOnce(Wait<'_>) -> onehold::Result<Attempt<T>>,
     ) -> onehold::Result<Attempt<T>> {
         let progress = Progress::new(self.session, self.lock);
@@ -183,7 +163,7 @@ impl<'a> Taking<'a> {
         if self.lock.is_remote() && limit.is_some_and(is_long) {
             progress.begin_silent();
         }
-        match attempt(self.wait(limit, &progress, on_wait)) {
+        match attempt(self.wait(limit, &progress)) {
             Ok(held) if !matches!(held, Attempt::Blocked(_)) => {
                 progress.end(cancel::signal_so_far().is_none());
                 // From here on Ctrl-C does not cancel.
@@ -206,12 +186,9 @@ impl<'a> Taking<'a> {
             // once it has been known to be dead for long enough.
             None => Wait::no(),
         };
-        if let Some(most) = self.typed.max_waiting {
-            wait = wait.max_waiting(most);
-        }
-        if let Some(keep) = self.typed.keep_place {
-            wait = wait.keep_place(keep);
-        }
+        wait = wait
+            .max_waiting(self.typed.max_waiting)
+            .keep_place(self.typed.keep_place);
         let looks_again = limit.is_some() || self.lock.is_remote();
         let back_off = self.session.config.settings.back_off();
         if let Some((first, most)) = back_off.filter(|_| looks_again) {
@@ -220,14 +197,9 @@ impl<'a> Taking<'a> {
         wait
     }
 
-    fn wait(
-        self,
-        limit: Option<WaitLimit>,
-        progress: &'a Progress<'a>,
-        on_wait: Option<OnWait<'a>>,
-    ) -> Wait<'a> {
-        let (session, lock) = (self.session, self.lock);
-        let is_remote = lock.is_remote();
+    fn wait(self, limit: Option<WaitLimit>, progress: &'a Progress<'a>) -> Wait<'a> {
+        let (session, on_wait) = (self.session, self.on_wait);
+        let is_remote = self.lock.is_remote();
         let mut wait = self.plain_wait(limit);
         if on_wait.is_some() && session.global.json {
             wait = wait.with_position();
@@ -318,12 +290,10 @@ impl<'a> Taking<'a> {
 
     /// The wanted lock that `status` is in the way of: itself, a parent or a child of it.
     fn wanted(self, status: &Status) -> &'a LockName {
-        let covers = |one: &str, other: &str| {
-            let rest = other.strip_prefix(one);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
+        let found = Path::new(&status.name);
         let is_related = |name: &&LockName| {
-            covers(name.as_str(), &status.name) || covers(&status.name, name.as_str())
+            let name = Path::new(name.as_str());
+            found.starts_with(name) || name.starts_with(found)
         };
         let mut names = self.lock.names();
         names.find(is_related).unwrap_or(self.lock.name())
@@ -347,15 +317,25 @@ impl<'a> Taking<'a> {
         Ok(holds.any(|hold| self.session.is_inside(hold) && is_enough(hold)))
     }
 
-    fn reentry(self, status: &Status) -> Option<Reentry> {
-        if self.session.verb == "acquire" || !self.session.is_inside(status) {
+    /// What a `run` or `hold` can do under a hold that is in its way.
+    fn reentry(self, status: &Status) -> Option<String> {
+        let (session, verb) = (self.session, self.session.verb);
+        if verb == "acquire" || !session.is_inside(status) {
             return None;
         }
-        if self.is_inside_all().unwrap_or(false) {
-            return Some(Reentry::InMode(self.mode()));
+        if !self.is_inside_all().unwrap_or(false) {
+            // The others are not held.
+            let is_inside = self.is_inside(self.wanted(status)).unwrap_or(false);
+            return is_inside.then(|| "leave that name out".to_owned());
         }
-        let is_inside = self.is_inside(self.wanted(status));
-        is_inside.unwrap_or(false).then_some(Reentry::WithoutName)
+        let mode = match self.mode() {
+            Mode::Exclusive => String::new(),
+            Mode::Shared => " --shared".to_owned(),
+            Mode::Slots(slots) => format!(" --slots {slots}"),
+        };
+        let line = command_line(session, &format!("{verb} --reentrant{mode}"), status);
+        let command = if verb == "run" { " -- …" } else { "" };
+        Some(format!("use `{line}{command}`"))
     }
 
     /// The outcome of a refused `acquire`, `run` or `hold`.
@@ -519,7 +499,7 @@ fn tell_ripening(session: &Session, status: &Status) {
     if session.tells_success() {
         let left = words::span(status.verdict.takeable_in.unwrap_or_default());
         let holder = describe_holder(status, local);
-        output::eprint(&format!("onehold: {holder}; taking it over in {left}"));
+        output::tell(session, &format!("{holder}; taking it over in {left}"));
     }
 }
 
@@ -581,10 +561,10 @@ fn wait_for_one(
 ) -> Option<String> {
     const CHECK_INTERVAL: Duration = Duration::from_millis(200);
     let record = status.info()?;
+    let keeps_running = |who: &str| Some(format!("{who} was not signaled and keeps running"));
     if status.verdict.reason == Reason::Locked {
         let lockers = describe::lockers_in_brief(status);
-        let lockers = lockers.as_deref().unwrap_or("who holds its kernel lock");
-        return Some(format!("{lockers} was not signaled and keeps running"));
+        return keeps_running(lockers.as_deref().unwrap_or("who holds its kernel lock"));
     }
     let pid = status.verdict.pid?;
     let has_kernel_lock = status.verdict.evidence == Evidence::KernelLock;
@@ -603,24 +583,26 @@ fn wait_for_one(
         None | Some(false) => return None,
     }
     if let Some(program) = record.program().filter(|_| record.is_served()) {
-        let process = describe::process(program.pid.get(), &program.command);
-        return (!program.has_ended())
-            .then(|| format!("{process} was not signaled and keeps running"));
+        if program.has_ended() {
+            return None;
+        }
+        return keeps_running(&describe::process(program.pid.get(), &program.command));
     }
     // These have no wrapper that would notice the loss.
     if !(record.has_wrapper() || record.is_without_command()) {
-        return Some(format!("{process} was not signaled and keeps running"));
+        return keeps_running(&process);
     }
     if status.wait_for_command(Duration::ZERO) {
         return None;
     }
     let limit = status.time_to_exit();
     let deadline = since + limit;
-    if session.tells() && Instant::now() < deadline {
+    if Instant::now() < deadline {
         let time = words::span(limit);
-        output::eprint(&format!(
-            "onehold: waiting up to {time} for {process} to exit"
-        ));
+        output::tell(
+            session,
+            &format!("waiting up to {time} for {process} to exit"),
+        );
     }
     let is_ending =
         || cancel::signal_so_far().is_some() || queue.is_some_and(SignalQueue::is_ending);

@@ -7,8 +7,7 @@ use onehold::status::Reason;
 use onehold::{Attempt, Blocked, Error, Status};
 
 use crate::arguments::args::{OnZombie, WaitLimit};
-use crate::taking::Taking;
-use crate::taking::prompt::confirm;
+use crate::taking::{Taking, confirm};
 use crate::{output, words};
 
 /// Limit of attempts: each finds something other than the one before, or waits a while.
@@ -16,6 +15,19 @@ const MAX_ATTEMPTS: usize = 1000;
 
 /// How often a file is read again that may become a lock file.
 const YOUNG_FILE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Calls `attempt`, also beside such a file.
+pub(crate) fn attempt_beside<T>(
+    taking: Taking<'_>,
+    limit: Option<WaitLimit>,
+    attempt: impl Fn(Option<WaitLimit>) -> onehold::Result<Attempt<T>>,
+) -> onehold::Result<Attempt<T>> {
+    let began = Instant::now();
+    match attempt(limit) {
+        Err(error) if is_why(taking, &error) => take_beside(taking, limit, began, attempt),
+        attempted => attempted,
+    }
+}
 
 /// Whether that is why an attempt has failed.
 pub(crate) fn is_why(taking: Taking<'_>, error: &Error) -> bool {
@@ -27,7 +39,7 @@ pub(crate) fn is_why(taking: Taking<'_>, error: &Error) -> bool {
 /// Repeats an attempt after such a file was moved aside, or as long as it is too young to tell. `began`: the first
 /// attempt, which has failed.
 #[cold]
-pub(crate) fn take_beside<T>(
+fn take_beside<T>(
     taking: Taking<'_>,
     limit: Option<WaitLimit>,
     began: Instant,
@@ -58,7 +70,8 @@ pub(crate) fn take_beside<T>(
     }
 }
 
-fn waits(limit: Option<WaitLimit>) -> bool {
+/// Whether somebody who wants this waits for what is held.
+pub(crate) fn waits(limit: Option<WaitLimit>) -> bool {
     limit.is_some_and(|limit| limit != WaitLimit::AtMost(Duration::ZERO))
 }
 
@@ -99,9 +112,7 @@ fn move_aside(taking: Taking<'_>) -> onehold::Result<Option<Status>> {
         return Ok(Some(status));
     }
     if let Some(moved) = lock.move_aside()? {
-        if session.tells() {
-            output::eprint(&format!("onehold: {}", moved_text(&status, &moved.to)));
-        }
+        output::tell(session, &moved_text(&status, &moved.to));
         output::warn(moved.warnings.iter().map(words::error_chain));
     }
     Ok(None)

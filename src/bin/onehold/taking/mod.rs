@@ -1,14 +1,17 @@
 //! What `acquire`, `run` and `hold` share: waits, questions and refusals.
 
-pub(crate) mod acquiring;
+mod acquiring;
 pub(crate) mod malformed;
-pub(crate) mod progress;
-pub(crate) mod prompt;
+mod progress;
+mod prompt;
 
-use onehold::Lock;
+use onehold::{Lock, Status};
 
 use crate::arguments::args::{HoldArgs, UsageError};
-use crate::configuration::session::Session;
+use crate::configuration::Session;
+pub(crate) use acquiring::{basic_options, displaced_text, give_back_untold, wait_for_displaced};
+pub(crate) use malformed::moved_text;
+pub(crate) use prompt::{confirm, has_terminal, note_so_far, report_cancel};
 
 /// What `acquire`, `run` or `hold` is to take.
 #[derive(Clone, Copy)]
@@ -16,6 +19,8 @@ pub(crate) struct Taking<'a> {
     pub(crate) session: &'a Session,
     pub(crate) typed: &'a HoldArgs,
     pub(crate) lock: &'a Lock,
+    /// Called as soon as the command has to wait, with what is in the way.
+    pub(crate) on_wait: Option<&'a dyn Fn(&Status)>,
 }
 
 impl<'a> Taking<'a> {
@@ -40,6 +45,7 @@ impl<'a> Taking<'a> {
                     session,
                     typed,
                     lock,
+                    on_wait: None,
                 });
             }
         };

@@ -14,8 +14,8 @@ use onehold::status::{Pid, Reason};
 use onehold::{HoldInfo, Lock, Status};
 
 use crate::arguments::args::WaitLimit;
-use crate::configuration::session::{Session, enclosing_names};
-use crate::messages::describe::{describe_holder, is_held, local};
+use crate::configuration::{Session, enclosing_names};
+use crate::messages::{describe_holder, is_held, local};
 use crate::{output, words};
 
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);

@@ -8,12 +8,10 @@ use std::time::Duration;
 use anstream::AutoStream;
 use onehold::Status;
 
-use crate::configuration::session::Session;
-use crate::messages::describe::{describe_holder, local};
-use crate::messages::{Exit, Outcome, Refusal};
+use crate::configuration::Session;
+use crate::messages::{Exit, Outcome, Refusal, describe_holder, local};
 use crate::output::{self, block};
-use crate::supervising::cancel::{self, Then};
-use crate::supervising::die_with::{self, in_thread};
+use crate::supervising::{Then, cancel, die_with, in_thread};
 use crate::words;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

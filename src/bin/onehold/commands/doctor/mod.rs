@@ -11,9 +11,9 @@ use serde_json::json;
 
 use crate::arguments::args;
 use crate::commands::doctor::trial::Trial;
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::{Exit, Outcome, Refusal};
-use crate::output::suggested::store_command;
+use crate::output::store_command;
 use crate::tables::table::{terminal_width, wrap};
 use crate::words;
 

@@ -13,8 +13,7 @@ use onehold::repair::Finding;
 use onehold::{Caller, Hold, Lock, LockName, Options, Wait};
 
 use crate::arguments::args::GlobalArgs;
-use crate::configuration::EffectiveConfig;
-use crate::configuration::session::{HISTORY, Session};
+use crate::configuration::{EffectiveConfig, HISTORY, Session};
 use crate::messages::Exit;
 use crate::output;
 

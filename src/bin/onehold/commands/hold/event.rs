@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::End;
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::displaced;
-use crate::output::report::{escape_json, lock_value};
+use crate::output::{escape_json, lock_value};
 use crate::{output, words};
 
 /// One line of `--json`. The line `failed` is that of other commands, see `report`.
@@ -30,7 +30,7 @@ pub(super) struct Event<'a> {
     pub(super) errors: Vec<String>,
 }
 
-impl Event<'_> {
+impl<'a> Event<'a> {
     pub(super) fn waiting(session: &Session, status: &Status) -> Self {
         Self {
             event: "waiting",
@@ -85,9 +85,7 @@ impl Event<'_> {
             ..Self::default()
         })
     }
-}
 
-impl<'a> Event<'a> {
     /// The end of a hold. `loss`: the message, if it was lost.
     pub(super) fn ended(
         hold: u64,

@@ -1,55 +1,39 @@
 //! `hold`: hold a lock for a program, as long as its end of a pipe is open. `serve` holds many.
 
-#[cfg(unix)]
-mod answer;
 mod event;
 #[cfg(unix)]
-mod held;
-#[cfg(unix)]
-mod pipes;
-#[cfg(unix)]
-mod repeated;
-#[cfg(unix)]
-mod request;
-#[cfg(unix)]
 mod serve;
-#[cfg(unix)]
-mod waiting;
 
 use std::cell::Cell;
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
-use crate::arguments::args::{HoldUntilEnd, OnZombie, UsageError};
-use crate::configuration::session::Session;
+use crate::arguments::args::{DieWith, HoldUntilEnd, OnZombie, UsageError};
+use crate::configuration::Session;
 use crate::messages::{CommandResult, Exit, Printed};
-use crate::supervising::cancel::{self, SIGINT, Then};
-use crate::supervising::die_with::{self, in_thread};
-use crate::supervising::heartbeat::Heartbeat;
-use crate::supervising::loss::{broken_text, loss_text};
-use crate::supervising::supervise::{self, CHECK_INTERVAL, SIGHUP, SIGQUIT, SIGTERM};
-use crate::taking::Taking;
-use crate::taking::acquiring::give_back_untold;
-use crate::taking::prompt::report_cancel;
+use crate::supervising::{
+    CHECK_INTERVAL, Heartbeat, SIGHUP, SIGINT, SIGQUIT, SIGTERM, Then, broken_text, cancel,
+    die_with, in_thread, loss_text, supervise,
+};
+use crate::taking::{Taking, give_back_untold, report_cancel};
 use crate::{output, words};
 use anyhow::bail;
 use onehold::command_line::signal::{self, QueuedSignal, SignalQueue};
 use onehold::command_line::{drop_code_pages, stdin_was_closed, wait_for_end_of_stdin};
 use onehold::journal::{Action, Fate, HoldResult};
-use onehold::status::{Pid, ProcessId, Program};
-use onehold::{Hold, Lock, LockName, ReleaseOutcome, RunOptions, Status};
+use onehold::status::{Pid, Program};
+use onehold::{Hold, Lock, ReleaseOutcome, RunOptions, Status};
 
 use event::Event;
 
 /// Why a hold ends.
+#[cfg_attr(not(unix), expect(dead_code, reason = "--serve is for Unix"))]
 enum End {
     Stdin,
     /// Of one of many holds.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "--serve is for Unix"))]
     Request,
     /// The same, by the name of its lock: its record is gone already.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "--serve is for Unix"))]
     RequestByName,
     /// With the sentence about it.
     Caller(&'static str),
@@ -81,7 +65,12 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
         ));
     }
     if typed.serve {
-        return serve_many(session, &typed);
+        #[cfg(unix)]
+        return serve::serve(session, &typed);
+        #[cfg(not(unix))]
+        bail!(UsageError(
+            "hold --serve is not supported on this system".to_owned()
+        ));
     }
     let lock = session.named_locks(typed.names)?;
     let taking = Taking::new(session, &typed.hold, &lock)?;
@@ -112,7 +101,10 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     if lock.is_remote() && !is_terminal {
         // etcd may not answer for as long as a wait lasts.
         report_cancel(session, Then::Ends);
-        watch_stdin_after(CHECK_INTERVAL)?;
+        in_thread("unanswered", || {
+            std::thread::sleep(CHECK_INTERVAL);
+            stdin_cancels();
+        })?;
     }
     let begins_to_wait = |status: &Status| {
         if session.global.json {
@@ -126,8 +118,14 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     // Not std::env::args_os: the program that is shipped begins without the runtime that fills it.
     let own = Pid::of_self().command_line();
     let options = taking.options().command(own);
+    // The program that has started this one, as far as that is known.
+    let parent = || die_with::find(Some(DieWith::Parent)).ok().flatten();
     let options = options.for_program(die_with.or_else(parent).map(Program::of));
-    let hold = match taking.hold(Some(&begins_to_wait), run, options)? {
+    let taking = Taking {
+        on_wait: Some(&begins_to_wait),
+        ..taking
+    };
+    let hold = match taking.hold(run, options)? {
         Ok(hold) => hold,
         Err(outcome) => return Ok(outcome.into()),
     };
@@ -143,30 +141,7 @@ pub(crate) fn hold(session: &Session, typed: HoldUntilEnd) -> CommandResult {
     if let Err(error) = tell_held(session, &Event::held(session, &lock, &hold)) {
         return Ok(give_back_untold(hold, &lock, &error));
     }
-    Ok(keep(session, hold, &ends))
-}
-
-#[cfg(unix)]
-fn serve_many(session: &Session, typed: &HoldUntilEnd) -> CommandResult {
-    if !typed.names.is_empty() {
-        let why = "hold --serve takes its names from stdin";
-        bail!(UsageError(why.to_owned()));
-    }
-    serve::serve(session, typed)
-}
-
-#[cfg(not(unix))]
-fn serve_many(_session: &Session, _typed: &HoldUntilEnd) -> CommandResult {
-    let why = "hold --serve is not supported on this system";
-    bail!(UsageError(why.to_owned()))
-}
-
-/// The program that has started this one, as far as that is known.
-fn parent() -> Option<ProcessId> {
-    #[cfg(unix)]
-    return ProcessId::parent().ok();
-    #[cfg(not(unix))]
-    None
+    Ok(keep(session, &lock, hold, &ends))
 }
 
 /// Waits for the end when the caller already runs inside a hold of the lock. Holds nothing itself.
@@ -184,14 +159,6 @@ fn enclosed(
     tell_held(session, &held)?;
     let why = ends.recv()?;
     Ok(tell_end(session, number, &why, None, None))
-}
-
-/// Gives up if stdin has ended after that time, and the lock is not held.
-fn watch_stdin_after(time: Duration) -> anyhow::Result<()> {
-    in_thread("unanswered", move || {
-        std::thread::sleep(time);
-        stdin_cancels();
-    })
 }
 
 /// Waits for the end of stdin. Returns whether it cancels: the lock is not held yet.
@@ -257,7 +224,7 @@ fn ends(received: QueuedSignal, is_ours: bool) -> bool {
 }
 
 /// Keeps the hold until it ends.
-fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
+fn keep(session: &Session, lock: &Lock, mut hold: Hold, ends: &Receiver<End>) -> Printed {
     // On etcd a break sends no signal.
     let looks = if session.store.is_remote() { 2 } else { 1 };
     let mut heartbeat = Heartbeat::new(CHECK_INTERVAL / looks);
@@ -272,7 +239,7 @@ fn keep(session: &Session, mut hold: Hold, ends: &Receiver<End>) -> Printed {
         let is_over = hold.lost_in().is_some_and(|left| left.is_zero());
         if heartbeat.is_check_due(is_over) {
             if is_over || matches!(hold.is_lost(), Ok(true)) {
-                break end_of_lost(session, &hold);
+                break end_of_lost(lock, &hold);
             }
             drop_code_pages();
         }
@@ -300,15 +267,12 @@ fn is_noted_as_broken(lock: &Lock, hold: u64) -> bool {
 }
 
 /// Whether a hold whose record is gone was broken, or lost in another way.
-fn end_of_lost(session: &Session, hold: &Hold) -> End {
-    let lock = LockName::new(hold.info().name()).and_then(|name| session.lock(name));
-    let is_broken = lock.is_ok_and(|lock| {
-        let is_noted = || is_noted_as_broken(&lock, hold.number());
-        is_noted() || {
-            std::thread::sleep(NOTED_WITHIN);
-            is_noted()
-        }
-    });
+fn end_of_lost(lock: &Lock, hold: &Hold) -> End {
+    let is_noted = || is_noted_as_broken(lock, hold.number());
+    let is_broken = is_noted() || {
+        std::thread::sleep(NOTED_WITHIN);
+        is_noted()
+    };
     if is_broken { End::Broken } else { End::Lost }
 }
 

@@ -4,10 +4,9 @@ use onehold::Status;
 
 use crate::arguments::args::{UsageError, Verb};
 use crate::commands::{check, release, renew};
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::{Outcome, Printed, Refusal};
-use crate::output::failure::failed;
-use crate::output::report;
+use crate::output::{failed, report};
 
 /// What was done, for the program.
 #[derive(Default)]

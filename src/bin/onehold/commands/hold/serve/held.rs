@@ -5,17 +5,11 @@ use std::time::Instant;
 
 use onehold::{Hold, Lock};
 
-use super::event::Event;
-use super::{End, NOTED_WITHIN, is_noted_as_broken};
+use crate::commands::hold::event::Event;
+use crate::commands::hold::{End, NOTED_WITHIN, give_back, is_noted_as_broken};
 
 /// A hold of the program.
-pub(super) enum Held {
-    Own(Box<OwnHold>),
-    /// The program runs inside the hold with this number (`reentrant`).
-    Enclosing(u64),
-}
-
-pub(super) struct OwnHold {
+pub(super) struct Held {
     pub(super) hold: Hold,
     pub(super) lock: Lock,
     pub(super) caller: Option<u64>,
@@ -24,15 +18,6 @@ pub(super) struct OwnHold {
 }
 
 impl Held {
-    pub(super) fn own(&self) -> Option<&OwnHold> {
-        match self {
-            Self::Own(own) => Some(own),
-            Self::Enclosing(_) => None,
-        }
-    }
-}
-
-impl OwnHold {
     /// Whether it is the hold of this number in this store.
     pub(super) fn is(&self, number: u64, store: &Path) -> bool {
         self.hold.number() == number && self.hold.path().starts_with(store)
@@ -59,18 +44,18 @@ impl OwnHold {
         let since = *self.missing_since.get_or_insert_with(Instant::now);
         (is_over || since.elapsed() >= NOTED_WITHIN).then_some(End::Lost)
     }
-}
 
-/// Gives a hold back. A loss is reported first: after the release, another may hold the lock.
-pub(super) fn give_back(id: u64, mut hold: Hold, why: &End, tell: &mut dyn FnMut(String)) {
-    let number = hold.number();
-    let mut tell = |why: &End, loss: Option<&str>, error: Option<&onehold::Error>| {
-        tell(Event::ended(number, why, loss, error).of(id).line());
-    };
-    if matches!(why, End::RequestByName) {
-        // What is left of it: its place in the queue, for example.
-        drop(hold);
-        return tell(why, None, None);
+    /// Gives it back. A loss is reported first: after the release, another may hold the lock.
+    pub(super) fn give_back(mut self, id: u64, why: &End, tell: &mut dyn FnMut(String)) {
+        let number = self.hold.number();
+        let mut tell = |why: &End, loss: Option<&str>, error: Option<&onehold::Error>| {
+            tell(Event::ended(number, why, loss, error).of(id).line());
+        };
+        if matches!(why, End::RequestByName) {
+            // What is left of it: its place in the queue, for example.
+            drop(self.hold);
+            return tell(why, None, None);
+        }
+        give_back(&mut self.hold, why, &mut tell);
     }
-    super::give_back(&mut hold, why, &mut tell);
 }

@@ -1,6 +1,13 @@
 //! `hold --serve`: hold many locks for a program. One thread answers requests and releases locks; waits have threads
 //! of their own.
 
+mod answer;
+mod held;
+mod pipes;
+mod repeated;
+mod request;
+mod waiting;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,29 +16,26 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use onehold::command_line::drop_code_pages;
 use onehold::status::{Pid, ProcessId, Program};
-use onehold::{Attempt, Blocked, Holder, Lock, Status};
+use onehold::{Attempt, Blocked, Hold, Holder, LockName, Status};
 
-use super::NOTED_WITHIN;
-use super::answer::{Answer, answer, canceled, line};
 use super::event::Event;
-use super::held::{Held, OwnHold, give_back};
-use super::pipes::{Events, Input, Line, Notifier, Output, events};
-use super::repeated::Repeated;
-use super::request::{self, Malformed, What};
-use super::waiting::{Attempted, FromThread, Prepared, Waiting, Wanted, Work, Workers};
-use super::{End, pass_on_signals};
+use super::{End, NOTED_WITHIN, pass_on_signals};
 use crate::arguments::args::{
     Acquire, Cli, DieWith, HoldArgs, HoldUntilEnd, OnZombie, UsageError, Verb,
 };
 use crate::commands::{acquire, session};
-use crate::configuration::session::Session;
+use crate::configuration::Session;
 use crate::messages::{CommandResult, Exit, Outcome, Printed, Refusal};
-use crate::output::failure::{failed, failed_without_store};
-use crate::output::report;
-use crate::supervising::die_with;
-use crate::supervising::supervise::{self, CHECK_INTERVAL};
+use crate::output::{failed, failed_without_store, report};
+use crate::supervising::{CHECK_INTERVAL, die_with, supervise};
 use crate::taking::{Taking, malformed};
 use crate::words;
+use answer::{Answer, answer, canceled, line};
+use held::Held;
+use pipes::{Events, Input, Line, Output, events};
+use repeated::Repeated;
+use request::{Malformed, What};
+use waiting::{Attempted, FromThread, Prepared, Waiting, Wanted, Work, Workers};
 
 /// How long a lock may take to be taken or given back once the server is to end.
 const LAST_ANSWER: Duration = Duration::from_secs(5);
@@ -44,6 +48,10 @@ const INTERRUPT_INTERVAL: Duration = Duration::from_millis(20);
 
 #[cold]
 pub(super) fn serve(session: &Session, typed: &HoldUntilEnd) -> CommandResult {
+    if !typed.names.is_empty() {
+        let why = "hold --serve takes its names from stdin";
+        bail!(UsageError(why.to_owned()));
+    }
     let program = die_with::find(Some(typed.die_with.unwrap_or(DieWith::Parent)))?;
     let queue = supervise::queue()?;
     let (notifier, events) = events().context("cannot make a pipe")?;
@@ -66,10 +74,10 @@ pub(super) fn serve(session: &Session, typed: &HoldUntilEnd) -> CommandResult {
         program: program.map(Program::of),
         own: Pid::of_self().command_line(),
         holds: BTreeMap::new(),
+        enclosing: BTreeMap::new(),
         waits: BTreeMap::new(),
-        workers: Workers::default(),
+        workers: Workers::new(notifier),
         last: None,
-        notifier,
         output: Output::default(),
     };
     server.run(events);
@@ -86,10 +94,11 @@ struct Server<'a> {
     program: Option<Program>,
     own: Vec<String>,
     holds: BTreeMap<u64, Held>,
+    /// The numbers of the holds that the program runs inside of (`reentrant`).
+    enclosing: BTreeMap<u64, u64>,
     waits: BTreeMap<u64, Waiting>,
     workers: Workers,
     last: Option<Repeated>,
-    notifier: Arc<Notifier<FromThread>>,
     output: Output,
 }
 
@@ -169,17 +178,17 @@ impl Server<'_> {
         if self.waits.values().any(Waiting::is_canceled) {
             return Some(INTERRUPT_INTERVAL);
         }
-        let looks = !self.holds.is_empty();
+        let looks = !(self.holds.is_empty() && self.enclosing.is_empty());
         looks.then(|| next_look.saturating_duration_since(Instant::now()))
     }
 
     fn look_interval(&self) -> Duration {
-        let own = self.holds.values().filter_map(Held::own);
-        if own.clone().any(|own| own.missing_since.is_some()) {
+        let holds = self.holds.values();
+        if holds.clone().any(|held| held.missing_since.is_some()) {
             return NOTED_WITHIN;
         }
         // No clock ends those in a directory.
-        let lost_in = own.filter_map(|own| own.hold.lost_in());
+        let lost_in = holds.filter_map(|held| held.hold.lost_in());
         let lost_in = lost_in.map(|left| left.max(Duration::from_millis(10)));
         lost_in.fold(CHECK_INTERVAL, |least, left| {
             least.min(left).min(CHECK_INTERVAL / 2)
@@ -189,7 +198,9 @@ impl Server<'_> {
     fn answer(&mut self, line: &[u8]) {
         let again = self.last.as_ref().and_then(|last| last.wanted(line));
         if let Some(wanted) = again.filter(|wanted| !self.is_in_use(wanted.id)) {
-            return self.take_or_tell(wanted);
+            let (id, prepared) = (wanted.id, Arc::clone(&wanted.prepared));
+            let taken = self.take(wanted);
+            return self.tell_error(&prepared.session, id, taken);
         }
         let request = match request::read(line, &self.defaults.global) {
             Ok(request) => request,
@@ -206,8 +217,7 @@ impl Server<'_> {
             }
             What::Command(cli) if self.is_in_use(id) => {
                 let why = UsageError(format!("id {id} is in use"));
-                let (id, command) = (Some(id), cli.verb.word());
-                self.refuse(Malformed { id, command, why });
+                self.refuse_by(Some(id), cli.verb.word(), &why.into());
             }
             What::Command(cli) => {
                 let command = cli.verb.word();
@@ -221,7 +231,9 @@ impl Server<'_> {
     }
 
     fn is_in_use(&self, id: u64) -> bool {
-        self.holds.contains_key(&id) || self.waits.contains_key(&id)
+        self.holds.contains_key(&id)
+            || self.enclosing.contains_key(&id)
+            || self.waits.contains_key(&id)
     }
 
     fn refuse(&mut self, malformed: Malformed) {
@@ -255,14 +267,8 @@ impl Server<'_> {
         mut cli: Box<Cli>,
     ) -> anyhow::Result<()> {
         let session = session(cli.verb.word(), &mut cli)?;
-        let taken = match cli.verb {
-            Verb::Hold(typed) => {
-                let wanted = self.wanted_hold(id, callers, &session, typed);
-                wanted.map(|wanted| {
-                    self.last = Repeated::of(request, &wanted);
-                    self.take_or_tell(wanted);
-                })
-            }
+        let begun = match cli.verb {
+            Verb::Hold(typed) => self.hold(request, id, callers, &session, typed),
             Verb::Acquire(typed) => self.acquire(id, callers, &session, typed),
             verb if session.store.is_remote() => {
                 let work = match verb {
@@ -270,63 +276,61 @@ impl Server<'_> {
                     _ => Work::Other,
                 };
                 let answer = move || answer(&session, id, verb);
-                let waiting = self.workers.answer(id, &self.notifier, work, answer)?;
+                let waiting = self.workers.answer(id, work, answer)?;
                 self.waits.insert(id, waiting);
                 return Ok(());
             }
             verb => {
                 self.tell(&answer(&session, id, verb));
-                return Ok(());
+                Ok(())
             }
         };
-        if let Err(error) = taken {
-            self.output
-                .add(&line(&session, id, &failed(&session, &error)));
-        }
+        self.tell_error(&session, id, begun);
         Ok(())
     }
 
-    fn wanted_hold(
+    fn say(&mut self, session: &Session, id: u64, outcome: &Outcome) {
+        self.output.add(&line(session, id, outcome));
+    }
+
+    fn tell_error(&mut self, session: &Session, id: u64, done: anyhow::Result<()>) {
+        if let Err(error) = done {
+            self.say(session, id, &failed(session, &error));
+        }
+    }
+
+    fn hold(
         &mut self,
+        request: &[u8],
         id: u64,
         callers: Vec<u64>,
         session: &Session,
         typed: HoldUntilEnd,
-    ) -> anyhow::Result<Box<Wanted>> {
-        let lock = session.named_locks(typed.names)?;
-        let mut prepared = Self::prepared(session, typed.hold, lock)?;
+    ) -> anyhow::Result<()> {
+        let mut prepared = prepared(session, typed.hold, typed.names)?;
         prepared.is_reentrant = typed.reentrant;
         let options = prepared.options.command(self.own.clone());
         prepared.options = options.for_program(self.program.clone());
-        Ok(Box::new(Wanted::new(id, callers, prepared)))
-    }
-
-    fn take_or_tell(&mut self, wanted: Box<Wanted>) {
-        let (id, prepared) = (wanted.id, Arc::clone(&wanted.prepared));
-        if let Err(error) = self.take(wanted) {
-            let outcome = failed(&prepared.session, &error);
-            self.output.add(&line(&prepared.session, id, &outcome));
-        }
+        let wanted = Box::new(Wanted::new(id, callers, prepared));
+        self.last = Repeated::of(request, &wanted);
+        self.take(wanted)
     }
 
     fn take(&mut self, wanted: Box<Wanted>) -> anyhow::Result<()> {
         if wanted.is_reentrant && wanted.taking().is_inside_all()? {
-            return self.enclosed(wanted.id, &wanted.session, &wanted.lock);
-        }
-        if let Some(refused) = self.refused_unasked(&wanted) {
-            self.output.add(&line(&wanted.session, wanted.id, &refused));
-            return Ok(());
+            return self.enclosed(&wanted);
         }
         if wanted.may_block() {
-            return self.wait(wanted);
+            return self.wait(wanted, None);
         }
         match wanted.try_now() {
             Ok(Attempt::Blocked(blocked))
-                if wanted.waits() && !self.waits_for_itself(&wanted, &blocked) =>
+                if malformed::waits(wanted.typed.wait)
+                    && !self.waits_for_itself(&wanted, &blocked) =>
             {
-                self.wait(wanted)
+                self.wait(wanted, None)
             }
-            Err(error) if malformed::is_why(wanted.taking(), &error) => self.wait(wanted),
+            Err(error) if malformed::is_why(wanted.taking(), &error) => self.wait(wanted, None),
             attempted => {
                 self.over(&wanted, attempted, false);
                 Ok(())
@@ -342,8 +346,7 @@ impl Server<'_> {
         session: &Session,
         typed: Acquire,
     ) -> anyhow::Result<()> {
-        let lock = session.named_locks(typed.names)?;
-        let prepared = Self::prepared(session, typed.hold, lock)?;
+        let prepared = prepared(session, typed.hold, typed.names)?;
         let wanted = Box::new(Wanted::new(id, callers, prepared));
         let holder = match (typed.pid, self.process) {
             (Some(pid), _) => Holder::process(pid)?,
@@ -359,47 +362,30 @@ impl Server<'_> {
                 bail!(UsageError(why.to_owned()));
             }
         };
-        if let Some(refused) = self.refused_unasked(&wanted) {
-            self.output.add(&line(session, id, &refused));
-            return Ok(());
-        }
         if wanted.is_endless() && !wanted.lock.is_remote() {
             let status = wanted.lock.check_for(&wanted.options)?;
             let is_free = status.is_takeable();
             let blocked = Blocked::new(status, None);
             if !is_free && self.waits_for_itself(&wanted, &blocked) {
-                let outcome = self.refused(&wanted, blocked);
-                self.output.add(&line(session, id, &outcome));
+                self.refuse_wanted(&wanted, blocked);
                 return Ok(());
             }
         }
-        let waiting = self.workers.acquire(wanted, holder, &self.notifier)?;
-        self.waits.insert(id, waiting);
-        Ok(())
+        self.wait(wanted, Some(holder))
     }
 
-    fn prepared(session: &Session, mut typed: HoldArgs, lock: Lock) -> anyhow::Result<Prepared> {
-        session.ensure_directory(true)?;
-        // No terminal to ask at.
-        if typed.on_zombie == Some(OnZombie::Ask) {
-            typed.on_zombie = Some(OnZombie::Fail);
+    /// Waits in a thread. `holder`: for whom the lock is acquired, if it is not held by the server.
+    fn wait(&mut self, wanted: Box<Wanted>, holder: Option<Holder>) -> anyhow::Result<()> {
+        if let Some(blocked) = self.blocked_unasked(&wanted) {
+            self.refuse_wanted(&wanted, blocked);
+            return Ok(());
         }
-        let taking = Taking::new(session, &typed, &lock)?;
-        taking.ensure_owner()?;
-        let options = taking.options();
-        Ok(Prepared {
-            session: session.clone(),
-            options,
-            typed,
-            lock,
-            is_reentrant: false,
-        })
-    }
-
-    fn wait(&mut self, wanted: Box<Wanted>) -> anyhow::Result<()> {
         let id = wanted.id;
-        let waiting = self.workers.wait(wanted, &self.notifier)?;
-        self.waits.insert(id, waiting);
+        let waiting = match holder {
+            Some(holder) => self.workers.acquire(wanted, holder),
+            None => self.workers.wait(wanted),
+        };
+        self.waits.insert(id, waiting?);
         Ok(())
     }
 
@@ -409,32 +395,31 @@ impl Server<'_> {
         let may_hang = wanted.is_endless();
         let status = &blocked.status;
         let has = |number| {
-            let mut own = self.holds.values().filter_map(Held::own);
-            own.any(|own| own.is_of(callers) && own.is(number, &status.store))
+            let mut holds = self.holds.values();
+            holds.any(|held| held.is_of(callers) && held.is(number, &status.store))
         };
         let mut numbers = status.all_holds().filter_map(Status::hold);
         may_hang && numbers.any(has)
     }
 
-    /// The refusal of a wait for a lock that the caller holds itself, in a store of several machines. That is not asked,
-    /// because it may not answer for long.
-    fn refused_unasked(&self, wanted: &Wanted) -> Option<Outcome> {
+    /// What is in the way of a wait for a lock that the caller holds itself, in a store of several machines. That is not
+    /// asked, because it may not answer for long.
+    fn blocked_unasked(&self, wanted: &Wanted) -> Option<Blocked> {
         if !wanted.lock.is_remote() || !wanted.is_endless() {
             return None;
         }
-        let mut own = self.holds.values().filter_map(Held::own);
-        let in_the_way = own.find(|own| {
-            let is_of_caller = own.is_of(&wanted.callers);
-            is_of_caller && own.hold.excludes(&wanted.lock, &wanted.options)
+        let mut holds = self.holds.values();
+        let in_the_way = holds.find(|held| {
+            let is_of_caller = held.is_of(&wanted.callers);
+            is_of_caller && held.hold.excludes(&wanted.lock, &wanted.options)
         })?;
-        let blocked = Blocked::new(in_the_way.hold.status(), None);
-        Some(self.refused(wanted, blocked))
+        Some(Blocked::new(in_the_way.hold.status(), None))
     }
 
-    fn enclosed(&mut self, id: u64, session: &Session, lock: &Lock) -> anyhow::Result<()> {
-        let held = Event::enclosed(session, lock)?.of(id);
+    fn enclosed(&mut self, wanted: &Wanted) -> anyhow::Result<()> {
+        let held = Event::enclosed(&wanted.session, &wanted.lock)?.of(wanted.id);
         let number = held.hold.unwrap_or_default();
-        self.holds.insert(id, Held::Enclosing(number));
+        self.enclosing.insert(wanted.id, number);
         self.output.add(&held.line());
         Ok(())
     }
@@ -444,39 +429,39 @@ impl Server<'_> {
         let (id, session) = (wanted.id, &wanted.session);
         let outcome = match attempted {
             Ok(attempt) if !is_canceled => match attempt.into_result() {
-                Ok(mut hold) => {
-                    let event = Event::held(session, &wanted.lock, &hold).of(id);
-                    self.output.add(&event.line());
-                    let mut others = self.holds.values().filter_map(Held::own);
-                    // One descriptor for each hold is left.
-                    others.any(|other| hold.share_directory(&other.hold));
-                    let (lock, caller) = (wanted.lock.clone(), wanted.callers.last().copied());
-                    let own = Box::new(OwnHold {
-                        hold,
-                        lock,
-                        caller,
-                        missing_since: None,
-                    });
-                    self.holds.insert(id, Held::Own(own));
-                    return;
-                }
-                Err(blocked) => self.refused(wanted, blocked),
+                Ok(hold) => return self.keep(wanted, hold),
+                Err(blocked) => return self.refuse_wanted(wanted, blocked),
             },
             Err(error) if !is_canceled => failed(session, &error.into()),
             // Dropped, it is released.
             _ => canceled(),
         };
-        self.output.add(&line(session, id, &outcome));
+        self.say(session, id, &outcome);
     }
 
-    fn refused(&self, wanted: &Wanted, blocked: Blocked) -> Outcome {
+    fn keep(&mut self, wanted: &Wanted, mut hold: Hold) {
+        let event = Event::held(&wanted.session, &wanted.lock, &hold).of(wanted.id);
+        self.output.add(&event.line());
+        // One descriptor for each hold is left.
+        let mut others = self.holds.values();
+        others.any(|other| hold.share_directory(&other.hold));
+        let own = Held {
+            hold,
+            lock: wanted.lock.clone(),
+            caller: wanted.callers.last().copied(),
+            missing_since: None,
+        };
+        self.holds.insert(wanted.id, own);
+    }
+
+    fn refuse_wanted(&mut self, wanted: &Wanted, blocked: Blocked) {
         let is_own = self.waits_for_itself(wanted, &blocked);
         let mut outcome = wanted.taking().refused(blocked);
         if is_own {
             let message = std::mem::take(&mut outcome.message);
             outcome.message = format!("the caller itself holds it: {message}");
         }
-        outcome
+        self.say(&wanted.session, wanted.id, &outcome);
     }
 
     /// What a thread has to say.
@@ -505,18 +490,14 @@ impl Server<'_> {
             self.output.add(&answer.line);
         }
         for released in &answer.released {
-            let mut holds = self.holds.iter();
-            let is_it = |own: &OwnHold| match released.hold() {
-                Some(number) => own.is(number, &released.store),
+            let is_it = |_: &u64, held: &mut Held| match released.hold() {
+                Some(number) => held.is(number, &released.store),
                 // Of a format without numbers.
-                None => own.hold.path() == released.path,
+                None => held.hold.path() == released.path,
             };
-            let id = holds.find(|(_, held)| held.own().is_some_and(is_it));
-            let id = id.map(|(id, _)| *id);
-            if let Some(id) = id
-                && let Some(Held::Own(own)) = self.holds.remove(&id)
-            {
-                self.give_back(id, *own, End::RequestByName);
+            let found = self.holds.extract_if(.., is_it).next();
+            if let Some((id, held)) = found {
+                self.give_back(id, held, End::RequestByName);
             }
         }
     }
@@ -531,42 +512,38 @@ impl Server<'_> {
     }
 
     fn release(&mut self, id: u64) {
-        match self.holds.remove(&id) {
-            Some(Held::Own(own)) => self.give_back(id, *own, End::Request),
-            Some(Held::Enclosing(number)) => {
-                let event = Event::ended(number, &End::Request, None, None).of(id);
-                self.output.add(&event.line());
-            }
-            None => {
-                if let Some(wait) = self.waits.get(&id) {
-                    wait.cancel();
-                    return;
-                }
-                // It may have been lost a moment ago.
-                let text = format!("request {id} holds nothing");
-                let outcome = Outcome::refused(Refusal::NOT_HELD, text);
-                self.output.add(&line(self.defaults, id, &outcome));
-            }
+        if let Some(held) = self.holds.remove(&id) {
+            self.give_back(id, held, End::Request);
+        } else if let Some(number) = self.enclosing.remove(&id) {
+            let event = Event::ended(number, &End::Request, None, None).of(id);
+            self.output.add(&event.line());
+        } else if let Some(wait) = self.waits.get(&id) {
+            wait.cancel();
+        } else {
+            // It may have been lost a moment ago.
+            let text = format!("request {id} holds nothing");
+            let outcome = Outcome::refused(Refusal::NOT_HELD, text);
+            self.say(self.defaults, id, &outcome);
         }
     }
 
-    fn give_back(&mut self, id: u64, own: OwnHold, why: End) {
-        if !own.lock.is_remote() {
-            give_back(id, own.hold, &why, &mut |line| {
+    fn give_back(&mut self, id: u64, held: Held, why: End) {
+        if !held.lock.is_remote() {
+            held.give_back(id, &why, &mut |line| {
                 self.output.add(&line);
                 self.output.write();
             });
             return;
         }
         // The store may not answer for long, but a loss is told at once.
-        let notifier = self.notifier.clone();
+        let notifier = Arc::clone(&self.workers.notifier);
         let work = move || {
-            give_back(id, own.hold, &why, &mut |line| {
+            held.give_back(id, &why, &mut |line| {
                 notifier.send(FromThread::Line(id, line));
             });
             Answer::default()
         };
-        match self.workers.answer(id, &self.notifier, Work::Other, work) {
+        match self.workers.answer(id, Work::Other, work) {
             Ok(waiting) => drop(self.waits.insert(id, waiting)),
             Err(error) => self.refuse_by(Some(id), "hold", &error),
         }
@@ -577,17 +554,16 @@ impl Server<'_> {
         let mut ended = Vec::new();
         let is_releasing = self.waits.values().any(Waiting::releases_by_name);
         for (id, held) in &mut self.holds {
-            let Held::Own(own) = held else { continue };
-            if let Some(why) = own.is_over(is_releasing) {
+            if let Some(why) = held.is_over(is_releasing) {
                 ended.push((*id, why));
-            } else if own.hold.renewal_due_in().is_zero() {
+            } else if held.hold.renewal_due_in().is_zero() {
                 // If it fails, it is tried again at the next look.
-                let _ = own.hold.renew();
+                let _ = held.hold.renew();
             }
         }
         for (id, why) in ended {
-            if let Some(Held::Own(own)) = self.holds.remove(&id) {
-                self.give_back(id, *own, why);
+            if let Some(held) = self.holds.remove(&id) {
+                self.give_back(id, held, why);
             }
         }
     }
@@ -596,9 +572,7 @@ impl Server<'_> {
     fn end(mut self, why: &End, events: &mut Events<FromThread>) {
         let deadline = Instant::now() + LAST_ANSWER;
         for (id, held) in std::mem::take(&mut self.holds) {
-            if let Held::Own(own) = held {
-                give_back(id, own.hold, why, &mut |line| self.output.add(&line));
-            }
+            held.give_back(id, why, &mut |line| self.output.add(&line));
             self.output.write();
         }
         self.waits.values().for_each(Waiting::cancel);
@@ -613,4 +587,27 @@ impl Server<'_> {
         }
         self.output.write();
     }
+}
+
+fn prepared(
+    session: &Session,
+    mut typed: HoldArgs,
+    names: Vec<LockName>,
+) -> anyhow::Result<Prepared> {
+    let lock = session.named_locks(names)?;
+    session.ensure_directory(true)?;
+    // No terminal to ask at.
+    if typed.on_zombie == Some(OnZombie::Ask) {
+        typed.on_zombie = Some(OnZombie::Fail);
+    }
+    let taking = Taking::new(session, &typed, &lock)?;
+    taking.ensure_owner()?;
+    let options = taking.options();
+    Ok(Prepared {
+        session: session.clone(),
+        options,
+        typed,
+        lock,
+        is_reentrant: false,
+    })
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use onehold::Format;
 
 use super::waiting::{Prepared, Wanted};
-use crate::configuration::session::StoreSource;
+use crate::configuration::StoreSource;
 
 /// For how long: what was read of this host, such as its name, may change.
 const FOR: Duration = Duration::from_secs(1);

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use onehold::command_line::signal::{interrupt, without_signals};
 use onehold::{Attempt, Hold, Holder, Lock, Options, Wait, WaitDecision};
 
-use super::End;
 use super::answer::{Answer, canceled, line};
-use super::event::Event;
 use super::pipes::Notifier;
 use crate::arguments::args::{HoldArgs, WaitLimit};
 use crate::commands::acquire;
-use crate::configuration::session::Session;
-use crate::output::failure::failed;
+use crate::commands::hold::End;
+use crate::commands::hold::event::Event;
+use crate::configuration::Session;
+use crate::output::failed;
 use crate::taking::{Taking, malformed};
 
 /// A wait that is over sooner is not told.
@@ -93,6 +93,7 @@ impl Wanted {
             session: &self.session,
             typed: &self.typed,
             lock: &self.lock,
+            on_wait: None,
         }
     }
 
@@ -106,12 +107,6 @@ impl Wanted {
     pub(super) fn may_block(&self) -> bool {
         use onehold::Format::{Flock, Native};
         self.lock.is_remote() || !matches!(self.lock.format(), Native | Flock)
-    }
-
-    /// Whether it waits for a lock that is held.
-    pub(super) fn waits(&self) -> bool {
-        let wait = self.typed.wait;
-        wait.is_some_and(|limit| limit != WaitLimit::AtMost(Duration::ZERO))
     }
 
     pub(super) fn is_endless(&self) -> bool {
@@ -142,14 +137,7 @@ impl Wanted {
             });
             attempt(wait)
         };
-        let began = Instant::now();
-        let limit = self.typed.wait;
-        match once(limit) {
-            Err(error) if malformed::is_why(taking, &error) => {
-                malformed::take_beside(taking, limit, began, once)
-            }
-            attempted => attempted,
-        }
+        malformed::attempt_beside(taking, self.typed.wait, once)
     }
 }
 
@@ -228,25 +216,21 @@ impl Worker {
     }
 }
 
-/// Threads that wait for something to do.
-#[derive(Default)]
-pub(super) struct Workers(Vec<Worker>);
+/// Threads that wait for something to do, and what wakes the server when they have done it.
+pub(super) struct Workers {
+    idle: Vec<Worker>,
+    pub(super) notifier: Arc<Notifier<FromThread>>,
+}
 
 impl Workers {
-    fn give(&mut self, job: Job) -> anyhow::Result<Worker> {
-        let worker = self.0.pop().map_or_else(Worker::start, Ok)?;
-        let sent = worker.jobs.send(job);
-        sent.map_err(|_| anyhow!("a thread has ended"))?;
-        Ok(worker)
+    pub(super) fn new(notifier: Arc<Notifier<FromThread>>) -> Self {
+        let idle = Vec::new();
+        Self { idle, notifier }
     }
 
     /// Waits in a thread.
-    pub(super) fn wait(
-        &mut self,
-        wanted: Box<Wanted>,
-        notifier: &Arc<Notifier<FromThread>>,
-    ) -> anyhow::Result<Waiting> {
-        self.wait_by(notifier, move |state, notifier| {
+    pub(super) fn wait(&mut self, wanted: Box<Wanted>) -> anyhow::Result<Waiting> {
+        self.give(Work::Wait, move |state, notifier| {
             let hold = |wait: Wait<'_>| wanted.lock.hold(&wanted.options, wait);
             let attempted = wanted.wait(state, notifier, hold);
             FromThread::Over(wanted, Box::new(attempted))
@@ -258,9 +242,8 @@ impl Workers {
         &mut self,
         wanted: Box<Wanted>,
         holder: Holder,
-        notifier: &Arc<Notifier<FromThread>>,
     ) -> anyhow::Result<Waiting> {
-        self.wait_by(notifier, move |state, notifier| {
+        self.give(Work::Wait, move |state, notifier| {
             let acquire = |wait: Wait<'_>| wanted.lock.acquire(&wanted.options, holder, wait);
             let attempted = wanted.wait(state, notifier, acquire);
             let outcome = if state.is_canceled.load(Ordering::SeqCst) {
@@ -279,18 +262,27 @@ impl Workers {
         })
     }
 
-    fn wait_by(
+    /// Does in a thread what may take long.
+    pub(super) fn answer(
         &mut self,
-        notifier: &Arc<Notifier<FromThread>>,
-        wait: impl FnOnce(&State, &Notifier<FromThread>) -> FromThread + Send + 'static,
+        id: u64,
+        work: Work,
+        answer: impl FnOnce() -> Answer + Send + 'static,
+    ) -> anyhow::Result<Waiting> {
+        self.give(work, move |_, _| FromThread::Done(id, answer()))
+    }
+
+    fn give(
+        &mut self,
+        work: Work,
+        run: impl FnOnce(&State, &Notifier<FromThread>) -> FromThread + Send + 'static,
     ) -> anyhow::Result<Waiting> {
         let state = Arc::new(State::default());
-        let (own, notifier) = (Arc::clone(&state), Arc::clone(notifier));
-        let worker = self.give(Box::new(move || {
-            let over = wait(&own, &notifier);
-            notifier.send(over);
-        }))?;
-        let work = Work::Wait;
+        let (own, notifier) = (Arc::clone(&state), Arc::clone(&self.notifier));
+        let job: Job = Box::new(move || notifier.send(run(&own, &notifier)));
+        let worker = self.idle.pop().map_or_else(Worker::start, Ok)?;
+        let sent = worker.jobs.send(job);
+        sent.map_err(|_| anyhow!("a thread has ended"))?;
         Ok(Waiting {
             work,
             state,
@@ -298,29 +290,10 @@ impl Workers {
         })
     }
 
-    /// Does in a thread what may take long.
-    pub(super) fn answer(
-        &mut self,
-        id: u64,
-        notifier: &Arc<Notifier<FromThread>>,
-        work: Work,
-        answer: impl FnOnce() -> Answer + Send + 'static,
-    ) -> anyhow::Result<Waiting> {
-        let notifier = Arc::clone(notifier);
-        let worker = self.give(Box::new(move || {
-            notifier.send(FromThread::Done(id, answer()));
-        }))?;
-        Ok(Waiting {
-            work,
-            state: Arc::default(),
-            worker,
-        })
-    }
-
     /// The wait is over.
     pub(super) fn keep(&mut self, waiting: Waiting) {
-        if self.0.len() < MAX_IDLE {
-            self.0.push(waiting.worker);
+        if self.idle.len() < MAX_IDLE {
+            self.idle.push(waiting.worker);
         }
     }
 }
@@ -334,7 +307,7 @@ mod tests {
     fn what_is_no_wait_is_not_canceled_and_its_answer_comes() {
         let (notifier, events) = events().unwrap();
         let (go_on, is_asked) = mpsc::channel();
-        let mut workers = Workers::default();
+        let mut workers = Workers::new(notifier);
         let line = String::from("released");
         let answer = move || {
             is_asked.recv().unwrap();
@@ -343,7 +316,7 @@ mod tests {
                 ..Answer::default()
             }
         };
-        let release = workers.answer(7, &notifier, Work::Other, answer).unwrap();
+        let release = workers.answer(7, Work::Other, answer).unwrap();
         release.cancel();
         assert!(!release.is_canceled() && release.goes_on());
         go_on.send(()).unwrap();
