@@ -28,7 +28,7 @@ mod spelling;
 mod template;
 mod values;
 
-use file::ConfigFile;
+use file::{ConfigFile, Content};
 pub(crate) use session::{HISTORY, HOLDS, Session, StoreSource, enclosing_names};
 use template::{Details, LIMIT, Template};
 pub(crate) use values::{CALLER_OWNER, ConfigPath, TIME_IN_FILE, WANTED};
@@ -161,10 +161,12 @@ fn effective(files: &mut [ConfigFile], profile: Option<&str>) -> anyhow::Result<
         }));
     }
     let (values, _) = sources::values(files, profile)?;
-    let values = values
-        .into_iter()
-        .map(|(key, sourced)| (key, sourced.value));
-    Ok(values.collect::<toml::Table>().try_into()?)
+    // By text, as they are shown: what reads a file reads them.
+    let lines = values
+        .iter()
+        .flat_map(|(key, sourced)| sources::lines(key, &sourced.value));
+    let text = lines.fold("[defaults]".to_owned(), |text, line| text + "\n" + &line);
+    Ok(toml::from_str::<Content>(&text)?.defaults)
 }
 
 /// The names of all profiles.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use anyhow::bail;
+use serde::Serialize;
 use toml::Spanned;
 
 use super::file::{ConfigFile, Content, line_number};
@@ -117,19 +118,21 @@ pub(super) fn profile_names(files: &[ConfigFile]) -> anyhow::Result<Vec<String>>
     Ok(profiles.into_keys().collect())
 }
 
-/// A value on one line. It is valid TOML, of which JSON's strings, numbers and arrays are a part. A table
-/// becomes a line for each of its values, by dotted keys.
+/// A value on one line, as valid TOML. A table becomes a line for each of its values, by dotted keys.
 pub(crate) fn lines(key: &str, value: &toml::Value) -> Vec<String> {
     match value {
-        toml::Value::Table(table) => table
+        toml::Value::Table(table) if !table.is_empty() => table
             .iter()
             .flat_map(|(below, value)| lines(&format!("{key}.{}", quoted_key(below)), value))
             .collect(),
-        value => {
-            let text = serde_json::to_string(value).unwrap_or_default();
-            vec![format!("{key} = {text}")]
-        }
+        value => vec![format!("{key} = {}", json(value))],
     }
+}
+
+/// The JSON of what is no table but an empty one, which is TOML but for DEL: there it is escaped.
+fn json(value: &(impl Serialize + ?Sized)) -> String {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    text.replace('\x7f', "\\u007f")
 }
 
 /// A key, quoted if TOML requires it.
@@ -138,7 +141,7 @@ pub(crate) fn quoted_key(key: &str) -> String {
     if !key.is_empty() && key.chars().all(is_bare) {
         key.to_owned()
     } else {
-        serde_json::to_string(key).unwrap_or_default()
+        json(key)
     }
 }
 
@@ -153,7 +156,8 @@ mod tests {
         dir = \"/srv/locks\"\n\
         wait = \"7s\"\n\
         max-age = 90\n\
-        refusal = \"\"\"\nin use by\n\\\"{owner}\\\"\"\"\"\n\
+        refusal = \"\"\"\nin use\\u007f by\n\\\"{owner}\\\"\"\"\"\n\
+        details = { \"a b\" = \"owner\", none = {} }\n\
         [profiles.memory]\n\
         ttl = \"5s\"\n\
         [profiles.own]\n\
@@ -239,12 +243,12 @@ mod tests {
         let (values, formats) = super::values(&[file(FILE, false)], Some("memory")).unwrap();
         let source = |sourced: &Sourced| (sourced.source.name.to_string(), sourced.source.line);
         assert_eq!(source(&values["wait"]), ("built-in".to_owned(), None));
-        let own = ("profiles.memory".to_owned(), Some(9));
+        let own = ("profiles.memory".to_owned(), Some(10));
         assert_eq!(source(&values["ttl"]), own);
         let (values, _) = super::values(&[file(FILE, false)], None).unwrap();
         let defaults = ("defaults".to_owned(), Some(5));
         assert_eq!(source(&values["refusal"]), defaults);
-        let of_path = ("formats".to_owned(), Some(13));
+        let of_path = ("formats".to_owned(), Some(14));
         assert_eq!(source(&formats["/var/lock/"]), of_path);
     }
 }
