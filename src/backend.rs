@@ -212,7 +212,7 @@ pub(crate) type GoesOn<'a> = &'a mut dyn FnMut(&Error) -> bool;
 /// Whether what a sleep waits for is still as it was found.
 pub(crate) type IsUnchanged<'a> = dyn FnMut() -> bool + 'a;
 
-/// A record, and the hold in its place that a take replaces.
+/// The key of a new record, and the hold in its place that a take replaces.
 pub(crate) type Put = (Key, Option<Judged>);
 
 /// Judges a record. `None`: it is not over, and stays. With the lines of its removal.

@@ -39,7 +39,8 @@ impl Files {
     }
 
     pub(super) fn layout(&self) -> Layout {
-        match *locked(&self.layout) {
+        let known = *locked(&self.layout);
+        match known {
             Some(layout) => layout,
             None if self.is_foreign_directory => Layout::Tree,
             None => Layout::of(&self.store),

@@ -32,6 +32,7 @@ scenes! {
     signals_reach_the_command_through_wrapper_and_keeper,
     keeper_is_not_ended_by_a_signal_that_is_not_its_wrappers,
     canceled_waiter_leaves_the_queue_at_once,
+    canceled_waiter_leaves_the_queue_of_a_server_that_drops_its_first_request,
     signal_a_second_later_ends_a_waiter_whose_keeper_is_stopped,
     wrapper_says_that_its_keeper_was_killed_while_it_waited,
     run_in_a_script_with_a_stopped_job_sends_the_script_no_hup,
@@ -460,6 +461,28 @@ fn canceled_waiter_leaves_the_queue_at_once() {
         assert!(took < Duration::from_secs(3), "{signal:?}: {took:?}");
         holder.wrapper.signal(Signal::TERM);
         holder.wrapper.finish();
+    }
+}
+
+fn canceled_waiter_leaves_the_queue_of_a_server_that_drops_its_first_request() {
+    let on = On::of_scene();
+    on.done(&["acquire", "x", "--ttl", "60"]);
+    for signal in [Signal::TERM, Signal::KILL] {
+        let (proxy, url) = on.behind_one();
+        let mut command = on.onehold(&["run", "-w", "60", "x", "--", "true"]);
+        command.env("ONEHOLD_DIR", url);
+        command.stderr(std::process::Stdio::null());
+        let mut waiter = Running::spawn(command);
+        wait_until("it waits", || on.waiters("x") == 1);
+        // What it sends after its ticket: a request that waits for the end of the hold.
+        std::thread::sleep(Duration::from_millis(500));
+        proxy.plan(0, Fate::Drop);
+        let moment = now();
+        waiter.signal(signal);
+        waiter.finish();
+        wait_until("it has left the queue", || on.waiters("x") == 0);
+        let took = Duration::from_nanos(now() - moment);
+        assert!(took < Duration::from_secs(5), "{signal:?}: {took:?}");
     }
 }
 

@@ -174,7 +174,8 @@ impl Listening {
     /// What is no longer there; of a whole store: whether it has changed.
     fn ended(&self, before: &Seen, now: &Seen) -> Vec<Event> {
         if self.is_whole {
-            let has_changed = now.revision > before.revision;
+            // Not only if it has grown: the store may have been made anew.
+            let has_changed = now.revision != before.revision;
             return Vec::from_iter(has_changed.then(|| gone(String::new(), now.revision)));
         }
         let ended = before.keys.difference(&now.keys);

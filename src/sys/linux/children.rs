@@ -83,10 +83,12 @@ pub(super) fn children_of(parent: Pid) -> io::Result<Vec<Pid>> {
     ensure_proc_is_ours()?;
     let mut children = Vec::new();
     let threads = PathBuf::from(format!("/proc/{parent}/task"));
-    for thread in names_in(&threads)? {
+    // All before the first is read: if one ends between two calls for their names, the kernel leaves others out.
+    let all: Vec<_> = names_in(&threads)?.collect::<io::Result<_>>()?;
+    for thread in all {
         // `None`: the thread has ended.
         let text = shown(std::fs::read_to_string(
-            threads.join(thread?).join("children"),
+            threads.join(thread).join("children"),
         ))?;
         let numbers = text.iter().flat_map(|text| text.split_ascii_whitespace());
         children.extend(numbers.filter_map(|number| Pid::new(number.parse().ok()?)));

@@ -25,7 +25,7 @@ use crate::configuration::{EffectiveConfig, Session, Settings};
 use crate::messages::{Exit, Printed};
 use crate::output::{failed, failed_without_store};
 use crate::supervising::cancel;
-use crate::tables::{history, list};
+use crate::tables::{history, list, watch};
 use crate::{output, words};
 
 /// The record of a hold has room for about as many names.
@@ -72,7 +72,10 @@ pub(crate) fn run(mut cli: Cli) -> Exit {
         Verb::Renew(typed) => renew::renew(&session, typed),
         Verb::Check(typed) => check::check(&session, typed),
         Verb::Wait(typed) => wait::wait(&session, typed),
-        Verb::List(typed) => list::list(&session, &typed),
+        Verb::List(typed) => match typed.watch {
+            Some(every) => watch::watch(&session, &typed, every),
+            None => list::list(&session, &typed),
+        },
         Verb::Cleanup(typed) => cleanup::cleanup(&session, &typed),
         Verb::Break(typed) => break_lock::break_hold(&session, typed),
         Verb::Doctor(typed) => Ok(doctor::doctor(&session, &typed).into()),

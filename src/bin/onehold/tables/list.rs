@@ -13,15 +13,11 @@ use crate::messages::{CommandResult, Exit, Outcome, describe, describe_holder, l
 use crate::output::{failed, paint, whole_block};
 use crate::tables::prometheus::metrics;
 use crate::tables::table::{Mark, natural_order, table, terminal_width};
-use crate::tables::watch::watch;
 use crate::tables::work::{self, Process};
 use crate::words;
 
 #[inline(never)]
 pub(crate) fn list(session: &Session, typed: &args::List) -> CommandResult {
-    if let Some(every) = typed.watch {
-        return watch(session, typed, every);
-    }
     let (listing, message) = match select(session, typed) {
         // An unreadable store is a metric as well.
         Err(error) if typed.prometheus => {

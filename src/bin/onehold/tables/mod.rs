@@ -5,5 +5,5 @@ pub(crate) mod history;
 pub(crate) mod list;
 mod prometheus;
 pub(crate) mod table;
-mod watch;
+pub(crate) mod watch;
 pub(crate) mod work;

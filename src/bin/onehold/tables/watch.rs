@@ -42,6 +42,7 @@ const EXPIRY_RECHECK: Duration = Duration::from_millis(20);
 type Event = Option<anyhow::Result<(Listing, String)>>;
 
 /// Prints the table until a key, a signal or a closed pipe ends it.
+#[inline(never)]
 pub(crate) fn watch(session: &Session, typed: &args::List, every: Duration) -> CommandResult {
     // Who does not read what is printed gets what is there when it does.
     let (sender, events) = sync_channel(1);
