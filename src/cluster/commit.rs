@@ -134,7 +134,7 @@ impl Session<'_> {
             Err(error) if has_fault(&error, Fault::NoLease) => return Ok(Committed::NoLease),
             Err(error) => {
                 // If it is applied later, it is refused as a whole: its lease is its nonce.
-                self.engine().give_up(lease.id);
+                self.cluster.end_lease(lease.id);
                 return Err(error);
             }
         };
@@ -143,7 +143,7 @@ impl Session<'_> {
         let written = if answer.succeeded {
             if !taking.resumes && !self.engine().is_continued(compared, epoch) {
                 // The server has changed since it granted the lease.
-                self.engine().give_up(lease.id);
+                self.cluster.end_lease(lease.id);
                 return Ok(Committed::NoLease);
             }
             let unread = answer.answers.len().saturating_sub(reads);

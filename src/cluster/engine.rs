@@ -218,7 +218,7 @@ impl dyn Engine + '_ {
         once()
     }
 
-    /// Ends a lease. Its end is not waited for, since it would end anyway.
+    /// Ends a lease that no key stands on, by one request: it would end anyway.
     pub(super) fn give_up(&self, lease: i64) {
         let _ = self.signed_in(Patience::SHORT, || self.revoke(lease));
     }

@@ -42,9 +42,6 @@ const SHORT_TTL: i64 = 5;
 /// For how long a free lock is left to the waiter that it is reserved for.
 const LEFT_ALONE_MS: u64 = 2_000;
 
-/// For how long they are tried to be given up.
-const GIVE_UP: Duration = Duration::from_secs(3);
-
 /// How many of the tickets before its own a waiter watches.
 const AHEAD: usize = 8;
 
@@ -80,11 +77,9 @@ impl Tickets {
         kept.is_some()
     }
 
-    /// Also at a server that cannot do it at once: until their lease has ended, all others see a waiter.
     fn end(&mut self) {
         if !std::mem::replace(&mut self.are_over, true) {
-            let session = self.cluster.session(Patience::of(GIVE_UP));
-            let _ = session.until_known(CHANGE, |engine| engine.revoke(self.lease.id));
+            self.cluster.end_lease(self.lease.id);
         }
     }
 }
@@ -596,7 +591,7 @@ impl Drop for Place {
         self.tickets.end();
         let engine = &*self.tickets.cluster.engine;
         match &mut self.kept {
-            Some(kept) if kept.has_been_served => engine.give_up(kept.lease.id),
+            Some(kept) if kept.has_been_served => self.tickets.cluster.end_lease(kept.lease.id),
             // Its time starts now.
             Some(kept) => _ = kept.lease.keep(engine),
             None => {}
