@@ -149,7 +149,7 @@ pub(crate) fn quoted_key(key: &str) -> String {
 mod tests {
     use std::path::Path;
 
-    use super::super::effective;
+    use super::super::{Settings, effective};
     use super::*;
 
     const FILE: &str = "[defaults]\n\
@@ -229,6 +229,12 @@ mod tests {
             let file = file(FILE, false);
             let formats = format!("{:?}", file.content.formats);
             let effective = effective(&mut [file], profile).unwrap();
+            // Not by text: what `effective` reads is written by `lines`.
+            let own = values
+                .into_iter()
+                .map(|(key, sourced)| (key, sourced.value));
+            let own: Settings = own.collect::<toml::Table>().try_into().unwrap();
+            assert_eq!(format!("{own:?}"), format!("{effective:?}"), "{profile:?}");
             assert_eq!(
                 format!("{:?}", shown.defaults),
                 format!("{effective:?}"),

@@ -1,6 +1,5 @@
 //! What `acquire`, `run` and `hold` share: waiting, prompts, force, and refusals.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use onehold::command_line::drop_code_pages;
@@ -290,10 +289,13 @@ impl<'a> Taking<'a> {
 
     /// The wanted lock that `status` is in the way of: itself, a parent or a child of it.
     fn wanted(self, status: &Status) -> &'a LockName {
-        let found = Path::new(&status.name);
+        // Not by `Path`: on Windows it separates at what is part of a name.
+        let covers = |one: &str, other: &str| {
+            let rest = other.strip_prefix(one);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
         let is_related = |name: &&LockName| {
-            let name = Path::new(name.as_str());
-            found.starts_with(name) || name.starts_with(found)
+            covers(name.as_str(), &status.name) || covers(&status.name, name.as_str())
         };
         let mut names = self.lock.names();
         names.find(is_related).unwrap_or(self.lock.name())

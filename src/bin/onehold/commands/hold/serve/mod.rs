@@ -374,7 +374,7 @@ impl Server<'_> {
         self.wait(wanted, Some(holder))
     }
 
-    /// Waits in a thread. `holder`: for whom the lock is acquired, if it is not held by the server.
+    /// Waits in a thread, unless the wait would never end. `holder`: for whom the lock is acquired, if it is not held by the server.
     fn wait(&mut self, wanted: Box<Wanted>, holder: Option<Holder>) -> anyhow::Result<()> {
         if let Some(blocked) = self.blocked_unasked(&wanted) {
             self.refuse_wanted(&wanted, blocked);
