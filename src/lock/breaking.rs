@@ -417,13 +417,11 @@ fn left_behind(last_seen: &Judged) -> Remaining {
     left
 }
 
-/// A hold whose kernel lock is taken, and whose record does not say by which work: another version of
-/// onehold wrote it, or its process has ended and others have locked the file.
+/// A hold whose kernel lock is taken, and of which no record says by which work: another version of onehold wrote it,
+/// it was overwritten, or its process has ended and others have locked the file.
 fn is_locked_by_unknown(own: &Judged) -> bool {
-    matches!(
-        own.verdict.reason,
-        Reason::UnknownVersion(_) | Reason::Locked
-    ) && own.verdict.evidence == Evidence::KernelLock
+    let is_unknown = own.record().is_none() || own.verdict.reason == Reason::Locked;
+    is_unknown && own.verdict.evidence == Evidence::KernelLock
 }
 
 /// A live `run` of this library, whose work can be ended.

@@ -705,6 +705,7 @@ fn faults_at_random_never_let_two_in() {
     let mut clients: Vec<(Running, Vec<Proxy>)> = Vec::new();
     let (mut done, mut lost, mut faults) = (0, 0, 0);
     let mut stopped: Option<(usize, Instant)> = None;
+    let mut paused = Vec::new();
     while Instant::now() < deadline {
         while clients.len() < 12 {
             let (proxies, url) = proxies_of(&cluster, &on);
@@ -735,7 +736,10 @@ fn faults_at_random_never_let_two_in() {
                     client.signal(Signal::KILL);
                     send(Signal::KILL);
                 }
-                3 => send(Signal::STOP),
+                3 => {
+                    send(Signal::STOP);
+                    paused.extend(keeper);
+                }
                 4 => send(Signal::CONT),
                 5 => proxies.iter().for_each(Proxy::cut),
                 _ if stopped.is_none() => {
@@ -763,6 +767,10 @@ fn faults_at_random_never_let_two_in() {
     }
     for member in 0..3 {
         cluster.signal(member, Signal::CONT);
+    }
+    // Without it, those whose wrapper was killed would stay for ever.
+    for keeper in paused {
+        let _ = rustix::process::kill_process(keeper, Signal::CONT);
     }
     drop(clients);
     let all = assert_exclusive(&on);

@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -74,9 +75,18 @@ pub fn directory() -> TempDir {
     directory
 }
 
+/// A port that no other server of this process has had. The kernel gives those above 32768 to whoever asks, also a
+/// second time before the server is there.
 fn port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let offset = NEXT.fetch_add(1, Ordering::Relaxed);
+        let process = u16::try_from(std::process::id() % 50).unwrap() * 200;
+        let port = 10_000 + process + offset;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl Postgres {

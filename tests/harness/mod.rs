@@ -35,7 +35,7 @@ mod windows;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -573,6 +573,26 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Writes a program by another process: what a thread starts meanwhile would have the file open for writing until it
+/// executes something, and a program that is open for writing is not executed.
+#[cfg(unix)]
+#[allow(dead_code, reason = "not each test binary has programs of its own")]
+#[track_caller]
+pub fn write_program(path: &Path, text: &str, mode: u32) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut writer = Command::new("sh");
+    writer.args(["-c", r#"cat >"$1" && chmod "$2" "$1""#, "sh"]);
+    writer.arg(path).arg(format!("{mode:o}"));
+    let mut writer = writer.stdin(Stdio::piped()).spawn().unwrap();
+    writer
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    assert!(writer.wait().unwrap().success());
 }
 
 /// Starts commands that wait for each other before they begin, and runs them to their ends.

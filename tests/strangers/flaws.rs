@@ -14,6 +14,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRunner};
 use tempfile::TempDir;
 
+use crate::harness::write_program;
 use crate::store::{Surroundings, Template};
 use crate::witness::{Program, TESTED};
 use crate::{CASES, SLOW, cases, check, numbers};
@@ -178,10 +179,8 @@ const FLAWS: [Flaw; 16] = [
 pub fn program(script: &str) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("onehold");
-    fs::write(&file, format!("{BEGIN}{script}\n")).unwrap();
-    for path in [directory.path(), &file] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    write_program(&file, &format!("{BEGIN}{script}\n"), 0o755);
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     directory
 }
 

@@ -138,6 +138,41 @@ fn break_of_unheld_parent_names_held_child() {
     assert_eq!(env.check("backend/task-1"), 6);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn hold_whose_file_was_damaged_is_broken_only_by_force_while_its_kernel_lock_is_taken() {
+    for part in [0, 2] {
+        let env = TestEnv::new();
+        let mut holder = env.start([
+            "run",
+            "x",
+            "--",
+            "sh",
+            "-c",
+            "until [ -e end ]; do sleep 0.02; done",
+        ]);
+        wait_until("it is held", || env.check("x") == 6);
+        let file = env.store().join("x.lock");
+        let text = std::fs::read(&file).unwrap();
+        std::fs::write(file, &text[..text.len() / 4 * part]).unwrap();
+        let pid = holder.pid().to_string();
+        env.onehold(["break", "x", "--yes"])
+            .assert()
+            .code(1)
+            .stdout(predicates::str::is_empty())
+            .stderr(
+                contains("not broken: ")
+                    .and(contains(pid))
+                    .and(contains("--force")),
+            );
+        assert_eq!(env.check("x"), 6);
+        assert_eq!(env.code(["run", "x", "--", "true"]), 6);
+        env.write("end", "");
+        holder.finish();
+        env.done(["run", "x", "--", "true"]);
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn break_of_a_kept_hold_says_that_its_work_has_ended() {
@@ -178,6 +213,9 @@ fn break_waits_for_work_whose_lock_another_caller_takes_by_force_meanwhile() {
         let mut broken = Running::start(shell);
         let reason = || env.lock("x")["reason"].clone();
         wait_until("its work is being ended", || reason() == "ending");
+        // The caller has to see that as well: of a wrapper that exits before, it would think that the hold has ended
+        // by itself.
+        std::thread::sleep(std::time::Duration::from_secs(1));
         send(wrapper.pid(), to_wrapper);
         let mut forced = env.start(["run", "--force", "--yes", "x", "--", "true"]);
         wait_until("it is taken", || reason() != "ending");

@@ -8,7 +8,7 @@ use assert_cmd::prelude::OutputAssertExt;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::harness::{self, Running, TestEnv};
+use crate::harness::{self, Running, TestEnv, write_program};
 
 /// A repository `main` with a file `src/a.rs`, and a worktree `other` of it.
 fn repository() -> TestEnv {
@@ -454,8 +454,11 @@ fn recipe_for_one_project_locks_builds_and_files() {
     let mut script = env.shell(&format!(
         "set -e; make() {{ :; }}; {claim} onehold list{release}"
     ));
-    let make = env.write("bin/make", "#!/bin/sh\nonehold list --project\n");
-    fs::set_permissions(make, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(
+        &env.path("bin/make"),
+        "#!/bin/sh\nonehold list --project\n",
+        0o755,
+    );
     let path = format!(
         "{}:{}",
         env.path("bin").display(),

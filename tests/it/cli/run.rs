@@ -10,7 +10,7 @@ use predicates::str::{contains, is_empty, is_match};
 
 #[cfg(unix)]
 use crate::harness::{Running, Signal, exit_code, output, stderr};
-use crate::harness::{TestEnv, json_object, number_in, wait_until};
+use crate::harness::{TestEnv, json_object, number_in, wait_until, write_program};
 
 #[test]
 fn command_gets_arguments_unchanged_and_onehold_prints_nothing() {
@@ -529,22 +529,14 @@ fn live_run_older_than_max_age_is_overdue_and_kept() {
 }
 
 #[cfg(unix)]
-fn executable(path: &std::path::Path, text: &str, mode: u32) {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, text).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-}
-
-#[cfg(unix)]
 #[test]
 fn command_is_found_as_by_a_shell() {
     let env = TestEnv::new();
     // PATH has a directory of that name, a file that cannot be executed, and then the program. The
     // program is a script without `#!`.
     std::fs::create_dir_all(env.path("one/tool")).unwrap();
-    executable(&env.path("two/tool"), "exit 1\n", 0o644);
-    executable(&env.path("three/tool"), "echo \"$0 $1 $#\"\n", 0o755);
+    write_program(&env.path("two/tool"), "exit 1\n", 0o644);
+    write_program(&env.path("three/tool"), "echo \"$0 $1 $#\"\n", 0o755);
     let path = |directories: &[&str]| {
         let paths: Vec<_> = directories.iter().map(|name| env.path(name)).collect();
         std::env::join_paths(paths).unwrap()

@@ -285,7 +285,8 @@ fn still_running(
     let found: Vec<(Pid, Vec<String>)> = found.map(|pid| (pid, pid.command_line())).collect();
     let object = |(pid, command): &_| json!({ "pid": pid, "command": command });
     let objects: Vec<Value> = found.iter().map(object).collect();
-    let (why, mut notes) = if was.verdict.reason == Reason::Locked {
+    let is_unknown = was.verdict.reason == Reason::Alive && was.info().is_none();
+    let (why, mut notes) = if is_unknown || was.verdict.reason == Reason::Locked {
         let lines = output::block(&was, session.global.verbose);
         (describe_holder(&was, local), lines)
     } else {

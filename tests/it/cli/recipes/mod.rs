@@ -8,10 +8,7 @@ mod pipelines;
 mod resume;
 mod scripts;
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-
-use crate::harness::TestEnv;
+use crate::harness::{TestEnv, write_program};
 
 const README: &str = include_str!("../../../../README.md");
 
@@ -51,8 +48,7 @@ fn example(text: &str) -> String {
 }
 
 fn executable(env: &TestEnv, name: &str, text: &str) {
-    let path = env.write(name, text);
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&env.path(name), text, 0o755);
 }
 
 fn path_of(command: &std::process::Command) -> String {
