@@ -133,8 +133,7 @@ impl Session<'_> {
             Ok(answer) => answer,
             Err(error) if has_fault(&error, Fault::NoLease) => return Ok(Committed::NoLease),
             Err(error) => {
-                // If it is applied later, it is refused as a whole: its lease is its nonce.
-                self.cluster.end_lease(lease.id);
+                self.undo_take(&taking, lease.id);
                 return Err(error);
             }
         };
@@ -143,7 +142,7 @@ impl Session<'_> {
         let written = if answer.succeeded {
             if !taking.resumes && !self.engine().is_continued(compared, epoch) {
                 // The server has changed since it granted the lease.
-                self.cluster.end_lease(lease.id);
+                self.undo_take(&taking, lease.id);
                 return Ok(Committed::NoLease);
             }
             let unread = answer.answers.len().saturating_sub(reads);
@@ -182,6 +181,26 @@ impl Session<'_> {
             tickets,
             lines: known,
         })))
+    }
+
+    /// Takes back what may have been taken. If it is taken later, that is refused as a whole: its lease is its nonce.
+    fn undo_take(self, taking: &Taking<'_>, lease: i64) {
+        // First: a record whose lease has ended is waited for as long as that would have lasted. A hold that is resumed
+        // keeps its own.
+        let mut txn = Txn::default();
+        for (key, _) in taking.put {
+            let [hold, life] = self.cluster.keys.of_hold(key);
+            txn.only_if(Compare::has_lease(&life, lease));
+            txn.delete(&life);
+            txn.delete(&hold);
+        }
+        let is_silent = |error| has_fault(&error, Fault::Final);
+        let undo = || self.cluster.to_take_back().txn(CHANGE, &txn);
+        if !taking.resumes && undo().is_err_and(is_silent) {
+            self.engine().give_up(lease);
+        } else {
+            let _ = self.cluster.end_lease(lease);
+        }
     }
 
     /// The transaction that takes locks. Its reads, if it fails, are the next view; those of a waiter only say

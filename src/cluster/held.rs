@@ -70,8 +70,7 @@ impl HeldKeys {
     fn clean(&self, modified: i64) {
         let mut txn = self.keeping.clean_txn(modified);
         self.add_end(&mut txn);
-        let session = self.keeping.cluster.session(Patience::of(Duration::ZERO));
-        let _ = session.txn(RELEASE, &txn);
+        let _ = self.keeping.cluster.to_take_back().txn(RELEASE, &txn);
     }
 
     /// Notes the end of a hold whose record is gone. Who removed it has noted that in the same transaction, unless it

@@ -88,7 +88,7 @@ impl Session<'_> {
             if !is_here || presence(content.waiter.pid) != ProcessState::Gone {
                 return Ok(Turn::Last);
             }
-            self.cluster.end_lease(ticket.lease);
+            let _ = self.cluster.end_lease(ticket.lease);
         }
         Ok(Turn::Again(content.turn))
     }

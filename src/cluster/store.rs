@@ -128,12 +128,22 @@ impl Cluster {
         }))
     }
 
-    /// Ends a lease with its keys, also at a server that cannot do it at once: others would see a waiter or a holder
-    /// until it has ended by itself.
-    pub(super) fn end_lease(&self, lease: i64) {
+    /// How patient it is with members when it takes back what others would see for as long as a lease lasts. Nothing is
+    /// said of that.
+    pub(super) fn to_take_back(&self) -> Session<'_> {
         const AT_MOST: Duration = Duration::from_secs(3);
-        let session = self.session(Patience::of(AT_MOST));
-        let _ = session.until_known(CHANGE, |engine| engine.revoke(lease));
+        self.session(Patience {
+            is_of_waiter: true,
+            ..Patience::of(AT_MOST)
+        })
+    }
+
+    /// Ends a lease with its keys, also at a server that cannot do it at once. `false`: nobody has answered.
+    pub(super) fn end_lease(&self, lease: i64) -> bool {
+        let ended = self
+            .to_take_back()
+            .until_known(CHANGE, |engine| engine.revoke(lease));
+        !ended.is_err_and(|error| has_fault(&error, Fault::Final))
     }
 
     pub(super) fn session<'a>(&'a self, patience: Patience<'a>) -> Session<'a> {

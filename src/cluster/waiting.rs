@@ -77,16 +77,22 @@ impl Tickets {
         kept.is_some()
     }
 
-    fn end(&mut self) {
-        if !std::mem::replace(&mut self.are_over, true) {
-            self.cluster.end_lease(self.lease.id);
+    /// `false`: nobody has answered.
+    fn end(&mut self) -> bool {
+        if std::mem::replace(&mut self.are_over, true) {
+            return true;
         }
+        if self.lease.ttl_ms() <= SHORT_TTL.unsigned_abs() * 1_000 {
+            self.cluster.engine.give_up(self.lease.id);
+            return true;
+        }
+        self.cluster.end_lease(self.lease.id)
     }
 }
 
 impl Drop for Tickets {
     fn drop(&mut self) {
-        self.end();
+        let _ = self.end();
         // A refusal lists the other waiters only.
         if let Some(seen) = self.cluster.seen().as_mut() {
             self.keys.iter().for_each(|ticket| seen.remove(ticket));
@@ -588,10 +594,14 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         // The next waiter does not wait for what follows.
-        self.tickets.end();
+        if !self.tickets.end() {
+            // What is left ends by itself, and delays nobody.
+            return;
+        }
         let engine = &*self.tickets.cluster.engine;
         match &mut self.kept {
-            Some(kept) if kept.has_been_served => self.tickets.cluster.end_lease(kept.lease.id),
+            // The take has deleted its key.
+            Some(kept) if kept.has_been_served => engine.give_up(kept.lease.id),
             // Its time starts now.
             Some(kept) => _ = kept.lease.keep(engine),
             None => {}

@@ -12,6 +12,7 @@ use crate::scene::{break_takes, scenes};
 scenes! {
     programs_are_served_in_order_and_leave_nothing,
     wait_of_a_caller_for_what_it_holds_itself_is_refused_at_once,
+    waits_of_a_program_leave_the_queue_when_it_ends,
     break_from_elsewhere_is_told_before_the_lock_is_free,
     hold_that_is_cut_off_is_lost_before_another_can_have_the_lock,
 }
@@ -78,6 +79,20 @@ fn wait_of_a_caller_for_what_it_holds_itself_is_refused_at_once() {
     assert_eq!(ask(6, "hold", "y", 7, "o"), told("held", false));
     assert_eq!(ask(7, "hold", "x", 8, "o"), told("waiting", false));
     assert_eq!(server.end(), 0);
+}
+
+fn waits_of_a_program_leave_the_queue_when_it_ends() {
+    let on = On::of_scene();
+    on.done(&["acquire", "x", "--ttl", "60"]);
+    let mut server = start(&on, &["--serve"]);
+    for id in 0..CONTENDERS {
+        let command = ["hold", "acquire"][id % 2];
+        let request = json!({ "id": id, "command": command, "names": ["x"], "wait": "50s", "owner": id.to_string(), "ttl": "1h" });
+        writeln!(server.stdin.as_mut().unwrap(), "{request}").unwrap();
+    }
+    wait_until("all wait", || on.waiters("x") == CONTENDERS);
+    assert_eq!(server.end(), 0);
+    assert_eq!(on.waiters("x"), 0);
 }
 
 #[test]

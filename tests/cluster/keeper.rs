@@ -33,6 +33,7 @@ scenes! {
     keeper_is_not_ended_by_a_signal_that_is_not_its_wrappers,
     canceled_waiter_leaves_the_queue_at_once,
     canceled_waiter_leaves_the_queue_of_a_server_that_drops_its_first_request,
+    take_that_is_canceled_before_its_answer_came_leaves_nothing_to_wait_for,
     signal_a_second_later_ends_a_waiter_whose_keeper_is_stopped,
     wrapper_says_that_its_keeper_was_killed_while_it_waited,
     run_in_a_script_with_a_stopped_job_sends_the_script_no_hup,
@@ -484,6 +485,32 @@ fn canceled_waiter_leaves_the_queue_of_a_server_that_drops_its_first_request() {
         let took = Duration::from_nanos(now() - moment);
         assert!(proxy.paths().len() > 1, "{:?}", proxy.paths());
         assert!(took < Duration::from_secs(5), "{signal:?}: {took:?}");
+    }
+}
+
+fn take_that_is_canceled_before_its_answer_came_leaves_nothing_to_wait_for() {
+    let on = On::of_scene();
+    for verb in [
+        &["acquire", "x", "-w", "60", "--ttl", "600"][..],
+        &["run", "-w", "60", "x", "--", "true"],
+    ] {
+        let (proxy, url) = on.behind_one();
+        // A second take is not refused for what was only supposed.
+        on.done(&["run", "x", "--", "true"]);
+        // It is granted a lease first. The take arrives, and its answer does not.
+        proxy.plan(1, Fate::Delay(500));
+        let mut command = on.onehold(verb);
+        command.env("ONEHOLD_DIR", url);
+        command.stderr(std::process::Stdio::null());
+        let mut taker = Running::spawn(command);
+        wait_until("it takes the lock", || proxy.paths().len() == 2);
+        proxy.cut();
+        wait_until("it has the lock", || on.state("x") == "held");
+        taker.signal(Signal::TERM);
+        std::thread::sleep(Duration::from_millis(300));
+        proxy.mend();
+        assert_eq!(taker.finish(), -15, "{verb:?}");
+        assert_eq!(on.code(&["run", "x", "--", "true"]), 0, "{verb:?}");
     }
 }
 

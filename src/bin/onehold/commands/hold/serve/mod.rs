@@ -570,13 +570,14 @@ impl Server<'_> {
 
     /// Gives everything back.
     fn end(mut self, why: &End, events: &mut Events<FromThread>) {
-        let deadline = Instant::now() + LAST_ANSWER;
+        // Meanwhile they leave the queue.
+        self.waits.values().for_each(Waiting::cancel);
         for (id, held) in std::mem::take(&mut self.holds) {
             held.give_back(id, why, &mut |line| self.output.add(&line));
             self.output.write();
         }
-        self.waits.values().for_each(Waiting::cancel);
-        // The others never take anything.
+        let deadline = Instant::now() + LAST_ANSWER;
+        // The others never take anything, and the kernel takes them out of the queue.
         self.waits.retain(|_, wait| wait.goes_on());
         while !self.waits.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());

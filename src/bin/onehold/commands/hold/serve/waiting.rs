@@ -73,6 +73,8 @@ pub(super) enum FromThread {
 pub(super) enum Work {
     /// It waits for a lock. Only that can be canceled.
     Wait,
+    /// The same on a server, whose queue it has to leave.
+    WaitOnServer,
     /// It releases locks by their names.
     ReleaseByName,
     /// Anything else that may take long.
@@ -107,6 +109,15 @@ impl Wanted {
     pub(super) fn may_block(&self) -> bool {
         use onehold::Format::{Flock, Native};
         self.lock.is_remote() || !matches!(self.lock.format(), Native | Flock)
+    }
+
+    /// What a thread does that waits for it.
+    fn work(&self) -> Work {
+        if self.lock.is_remote() {
+            Work::WaitOnServer
+        } else {
+            Work::Wait
+        }
     }
 
     pub(super) fn is_endless(&self) -> bool {
@@ -175,7 +186,7 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Ends the wait. The lock may have been taken already; if so, the thread says so.
     pub(super) fn cancel(&self) {
-        if self.work != Work::Wait {
+        if !matches!(self.work, Work::Wait | Work::WaitOnServer) {
             return;
         }
         self.state.is_canceled.store(true, Ordering::SeqCst);
@@ -230,7 +241,7 @@ impl Workers {
 
     /// Waits in a thread.
     pub(super) fn wait(&mut self, wanted: Box<Wanted>) -> anyhow::Result<Waiting> {
-        self.give(Work::Wait, move |state, notifier| {
+        self.give(wanted.work(), move |state, notifier| {
             let hold = |wait: Wait<'_>| wanted.lock.hold(&wanted.options, wait);
             let attempted = wanted.wait(state, notifier, hold);
             FromThread::Over(wanted, Box::new(attempted))
@@ -243,7 +254,7 @@ impl Workers {
         wanted: Box<Wanted>,
         holder: Holder,
     ) -> anyhow::Result<Waiting> {
-        self.give(Work::Wait, move |state, notifier| {
+        self.give(wanted.work(), move |state, notifier| {
             let acquire = |wait: Wait<'_>| wanted.lock.acquire(&wanted.options, holder, wait);
             let attempted = wanted.wait(state, notifier, acquire);
             let outcome = if state.is_canceled.load(Ordering::SeqCst) {
