@@ -35,7 +35,7 @@ mod windows;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -586,12 +586,9 @@ pub fn write_program(path: &Path, text: &str, mode: u32) {
     writer.args(["-c", r#"cat >"$1" && chmod "$2" "$1""#, "sh"]);
     writer.arg(path).arg(format!("{mode:o}"));
     let mut writer = writer.stdin(Stdio::piped()).spawn().unwrap();
-    writer
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
+    let mut stdin = writer.stdin.take().unwrap();
+    io::Write::write_all(&mut stdin, text.as_bytes()).unwrap();
+    drop(stdin);
     assert!(writer.wait().unwrap().success());
 }
 

@@ -9,8 +9,10 @@ use predicates::prelude::*;
 use predicates::str::{contains, is_empty, is_match};
 
 #[cfg(unix)]
+use crate::harness::write_program;
+#[cfg(unix)]
 use crate::harness::{Running, Signal, exit_code, output, stderr};
-use crate::harness::{TestEnv, json_object, number_in, wait_until, write_program};
+use crate::harness::{TestEnv, json_object, number_in, wait_until};
 
 #[test]
 fn command_gets_arguments_unchanged_and_onehold_prints_nothing() {
