@@ -128,8 +128,8 @@ impl Cluster {
         }))
     }
 
-    /// How patient it is with members when it takes back what others would see for as long as a lease lasts. Nothing is
-    /// said of that.
+    /// For a request that takes back what others would otherwise see until a lease expires. It is tried for a few
+    /// seconds, without a message.
     pub(super) fn to_take_back(&self) -> Session<'_> {
         const AT_MOST: Duration = Duration::from_secs(3);
         self.session(Patience {
@@ -138,7 +138,8 @@ impl Cluster {
         })
     }
 
-    /// Ends a lease with its keys, also at a server that cannot do it at once. `false`: nobody has answered.
+    /// Ends a lease and deletes its keys. Tries again if the server cannot do it at once. Returns whether a member has
+    /// answered.
     pub(super) fn end_lease(&self, lease: i64) -> bool {
         let ended = self
             .to_take_back()

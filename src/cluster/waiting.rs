@@ -77,7 +77,7 @@ impl Tickets {
         kept.is_some()
     }
 
-    /// `false`: nobody has answered.
+    /// Gives them up. Returns whether a member has answered, or none was asked.
     fn end(&mut self) -> bool {
         if std::mem::replace(&mut self.are_over, true) {
             return true;
@@ -595,7 +595,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         // The next waiter does not wait for what follows.
         if !self.tickets.end() {
-            // What is left ends by itself, and delays nobody.
+            // The other leases expire, and nobody waits for that.
             return;
         }
         let engine = &*self.tickets.cluster.engine;

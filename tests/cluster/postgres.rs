@@ -75,8 +75,8 @@ pub fn directory() -> TempDir {
     directory
 }
 
-/// A port that no other server of this process has had. The kernel gives those above 32768 to whoever asks, also a
-/// second time before the server is there.
+/// A port that no other server of this process has used. It is below 32768: the kernel may give a port above that to
+/// somebody else before the server has bound it.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {

@@ -374,7 +374,8 @@ impl Server<'_> {
         self.wait(wanted, Some(holder))
     }
 
-    /// Waits in a thread, unless the wait would never end. `holder`: for whom the lock is acquired, if it is not held by the server.
+    /// Waits in a thread, unless the wait would never end. `holder`: for whom the lock is acquired, if it is not held by
+    /// the server.
     fn wait(&mut self, wanted: Box<Wanted>, holder: Option<Holder>) -> anyhow::Result<()> {
         if let Some(blocked) = self.blocked_unasked(&wanted) {
             self.refuse_wanted(&wanted, blocked);
@@ -570,7 +571,7 @@ impl Server<'_> {
 
     /// Gives everything back.
     fn end(mut self, why: &End, events: &mut Events<FromThread>) {
-        // Meanwhile they leave the queue.
+        // They leave the queue while holds are given back.
         self.waits.values().for_each(Waiting::cancel);
         for (id, held) in std::mem::take(&mut self.holds) {
             held.give_back(id, why, &mut |line| self.output.add(&line));
